@@ -1,0 +1,196 @@
+"""What the loop says while it learns: frozen records that dashboard, log and checkpoint consume.
+
+`as_json` turns an event into the one JSON object a line that `--json` prints and that the event log
+keeps: `{"event": "progress", "step": 12, …}`. Fractions are fractions (0.72), times are seconds,
+sizes are bytes.
+"""
+
+import dataclasses
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+__all__ = [
+    "CheckpointSaved",
+    "EncoderFitted",
+    "Event",
+    "Finished",
+    "LayerStatus",
+    "MemoryStatus",
+    "Notice",
+    "Progress",
+    "Skipped",
+    "Started",
+    "Stopped",
+    "Tested",
+    "Testing",
+    "as_json",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class LayerStatus:
+    """One growing layer: its stored tuples and the bytes that their columns take."""
+
+    name: str
+    tuples: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryStatus:
+    """Where bytes live: tuples on the device and in host memory, the process, the run on disk."""
+
+    device_bytes: int
+    host_bytes: int
+    rss_bytes: int
+    disk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The loop begins; `step` and `samples` are where it begins (0 unless resumed)."""
+
+    event: ClassVar[str] = "started"
+    run: str
+    scenario: str
+    step: int
+    samples: int
+    total_samples: int | None
+    classes: int
+    device: str
+    dtype: str
+    seed: int
+
+
+@dataclass(frozen=True, slots=True)
+class EncoderFitted:
+    """The encoder was fitted on the first samples and is frozen from here on."""
+
+    event: ClassVar[str] = "encoder_fitted"
+    step: int
+    samples: int
+    encoder: str
+    width: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One mini-batch was scored and then learnt.
+
+    `samples` counts scored samples, `position` the consumed items of the stream (skipped ones too);
+    `accuracy` is cumulative prequential, `windowed_accuracy` over the last window, `loss` the mean
+    loss of this batch, `seconds` the time learnt so far over all sessions of the run.
+    """
+
+    event: ClassVar[str] = "progress"
+    step: int
+    samples: int
+    position: int
+    total_samples: int | None
+    skipped: int
+    seconds: float
+    rate: float
+    loss: float
+    accuracy: float
+    windowed_accuracy: float
+    layers: tuple[LayerStatus, ...]
+    memory: MemoryStatus | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """An item of the stream could not be used; it was named, counted and left out."""
+
+    event: ClassVar[str] = "skipped"
+    item: str
+    reason: str
+    skipped: int
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSaved:
+    """A commit is durable: a crash from here on loses nothing up to `step`."""
+
+    event: ClassVar[str] = "checkpoint"
+    step: int
+    samples: int
+    bytes_written: int
+    disk_bytes: int
+    seconds: float
+    time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Notice:
+    """Something worth a line in the list of events."""
+
+    event: ClassVar[str] = "notice"
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Testing:
+    """Part of the held-out test is scored."""
+
+    event: ClassVar[str] = "testing"
+    samples: int
+    total_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tested:
+    """The held-out test is scored: accuracy and mean loss."""
+
+    event: ClassVar[str] = "tested"
+    samples: int
+    accuracy: float
+    loss: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Stopped:
+    """The run was interrupted, checkpointed, and can be resumed."""
+
+    event: ClassVar[str] = "stopped"
+    step: int
+    samples: int
+    reason: str
+    resume: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The stream is at its end and the run is complete."""
+
+    event: ClassVar[str] = "finished"
+    test_accuracy: float | None
+    prequential_accuracy: float | None
+    samples: int
+    skipped: int
+    seconds: float
+    peak_rss_bytes: int
+    tuples: int
+    tuple_bytes: int
+    run: str
+    layers: tuple[LayerStatus, ...] = field(default=())
+
+
+Event = (
+    Started
+    | EncoderFitted
+    | Progress
+    | Skipped
+    | CheckpointSaved
+    | Notice
+    | Testing
+    | Tested
+    | Stopped
+    | Finished
+)
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """The event as a dictionary that `json.dumps` can write, its name first."""
+    return {"event": event.event, **dataclasses.asdict(event)}

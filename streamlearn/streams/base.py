@@ -1,0 +1,154 @@
+"""A stream: a data set, an order over it, and a cursor that can be saved and restored."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from streamlearn.errors import ConfigError, FormatError
+from streamlearn.state import StateTree
+
+__all__ = ["Batch", "Dataset", "Order", "Rows", "SkippedItem", "Stream"]
+
+Order = Literal["shuffled", "given"]
+
+
+@dataclass(frozen=True, slots=True)
+class SkippedItem:
+    """An item that could not be used: its name (a path, a row number) and why."""
+
+    item: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Rows read from a data set, the unusable ones left out and named.
+
+    features: (B, …) uint8 images (B, channels, height, width) or float32 vectors (B, D).
+    targets: (B,) int64 indices into the data set's classes.
+    index: (B,) int64 positions in the data set.
+    """
+
+    features: Tensor
+    targets: Tensor
+    index: Tensor
+    skipped: tuple[SkippedItem, ...] = ()
+
+
+class Dataset(Protocol):
+    """Labelled items that can be read by position.
+
+    `read` leaves out unusable rows and names them in `Rows.skipped`, or raises `DataError` naming
+    the first one where the data set was opened with `on_error="stop"`.
+    """
+
+    @property
+    def name(self) -> str:
+        """What the data set is called, for people."""
+        ...
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names; a target is an index into them."""
+        ...
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one item: (channels, height, width) for images, (D,) for vectors."""
+        ...
+
+    def __len__(self) -> int:
+        """How many items there are, unusable ones included."""
+        ...
+
+    def read(self, index: NDArray[np.int64]) -> Rows:
+        """The rows at these positions, in this order."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """One mini-batch of a stream: its rows and how far the cursor has moved past it."""
+
+    rows: Rows
+    position: int
+
+
+class Stream:
+    """Items of a data set, each once, in a fixed order, in mini-batches.
+
+    Args:
+        dataset: where the items come from.
+        order: "shuffled" (a permutation drawn from `seed`) or "given".
+        seed: of the permutation; the same seed gives the same order on every machine.
+        limit: stop after this many items of the order.
+
+    The cursor counts consumed items. It moves when a batch is handed out, so a state saved between
+    two batches resumes with the next one.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        *,
+        order: Order = "shuffled",
+        seed: int = 0,
+        limit: int | None = None,
+    ) -> None:
+        if limit is not None and limit < 1:
+            raise ConfigError(f"data.limit={limit} must be at least 1; leave it out for all items")
+        self.dataset = dataset
+        self.order: Order = order
+        self.seed = seed
+        count = len(dataset)
+        if order == "shuffled":
+            # numpy promises the raw words of a bit generator across versions and machines, but not
+            # what `permutation` makes of them.
+            words = np.random.PCG64(seed).random_raw(count)
+            self._items: NDArray[np.int64] = np.argsort(words, kind="stable")[:limit]
+        else:
+            self._items = np.arange(count, dtype=np.int64)[:limit]
+        self.position = 0
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def batches(self, size: int) -> Iterator[Batch]:
+        """The remaining mini-batches, from the cursor on; the last one may be smaller.
+
+        A batch holds fewer rows, or none, where items were skipped.
+        """
+        while self.position < len(self._items):
+            stop = min(self.position + size, len(self._items))
+            rows = self.dataset.read(self._items[self.position : stop])
+            self.position = stop
+            yield Batch(rows, stop)
+
+    def state_dict(self) -> StateTree:
+        """The cursor, and what must agree for it to mean the same items."""
+        return {
+            "position": self.position,
+            "items": len(self._items),
+            "order": self.order,
+            "seed": self.seed,
+        }
+
+    def load_state_dict(self, state: StateTree) -> None:
+        """Put the cursor back.
+
+        Raises:
+            FormatError: the state belongs to another order or to a data set of another size.
+        """
+        here = self.state_dict()
+        for key, what in (("items", "items"), ("order", "order"), ("seed", "seed")):
+            if state[key] != here[key]:
+                raise FormatError(
+                    f"the run was learning a stream with {what} {state[key]!r} but the data now "
+                    f"has {here[key]!r}; give back the data that the run began with"
+                )
+        self.position = int(state["position"])
+
