@@ -9,6 +9,7 @@ __all__ = [
     "DataError",
     "DataNotFoundError",
     "FormatError",
+    "GraphError",
     "NotFiniteError",
     "RunExistsError",
     "RunLockedError",
@@ -34,6 +35,10 @@ class ShapeError(StreamlearnError, ValueError):
 
 class NotFiniteError(StreamlearnError, ValueError):
     """NaN or infinity where only finite numbers can be learnt or scored."""
+
+
+class GraphError(StreamlearnError, RuntimeError):
+    """Forward, backward and step were called in an order that gradients cannot follow."""
 
 
 class DataError(StreamlearnError, ValueError):

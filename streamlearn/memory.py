@@ -155,6 +155,11 @@ class Memory:
             self._fill(block, Tuples(key[start:stop], weight[start:stop], value[start:stop]), born)
             start = stop
 
+    def clear(self) -> None:
+        """Drop every tuple, the starting rows too."""
+        self.blocks.clear()
+        self.max_key_square = 0.0
+
     def _tail(self) -> Block:
         if not self.blocks or self.blocks[-1].count == self.block_rows:
             self.blocks.append(

@@ -1,0 +1,286 @@
+"""Growing layers: modules whose parameters are the tuples that they have stored.
+
+A growing layer is an `nn.Module` that drops into any network. Its forward pass retrieves; in
+training mode it keeps (q, s), and the backward pass adds g = ∂L/∂s; `FunctionalSGD.step()` turns
+these into new tuples by the layer's write rule.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from streamlearn.errors import ConfigError, ShapeError
+from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
+from streamlearn.memory import PRIOR, Memory, Tuples
+from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
+from streamlearn.rules import clipped_write, gauge_write, kernel_write
+
+__all__ = ["DualLinear", "GaugeSoftmax", "GrowingLayer", "RBFLayer", "WeightedSoftmax"]
+
+
+class GrowingLayer(nn.Module, ABC):
+    """A layer that answers by retrieval from a memory which only optimizers write.
+
+    Args:
+        in_features: D, the width of queries and keys.
+        out_features: C, the width of values and outputs.
+        kernel: similarity and normalisation.
+        dtype: of stored keys and values.
+        device: where the memory lives.
+        block_rows: tuples in a block of the memory.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        kernel: Kernel,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        block_rows: int = 4096,
+    ) -> None:
+        super().__init__()
+        self.in_features = in_features
+        self.out_features = out_features
+        self.kernel = kernel
+        self.memory = Memory(
+            in_features, out_features, dtype=dtype, device=device, block_rows=block_rows
+        )
+        self.forgetting = Forgetting()
+        self.traces: list[Trace] = []
+        self._pool = ScratchPool()
+
+    def forward(self, query: Tensor) -> Tensor:
+        """Retrieve: (…, D) → (…, C), in the query's dtype.
+
+        Raises:
+            ShapeError: the query's last dimension is not `in_features`.
+        """
+        if query.shape[-1] != self.in_features:
+            raise ShapeError(
+                f"query has width {query.shape[-1]} but the memory's keys have width "
+                f"{self.in_features}; build the layer with in_features={query.shape[-1]}"
+            )
+        flat = query.reshape(-1, self.in_features)  # (B, D)
+        trace = None
+        if self.training and torch.is_grad_enabled():
+            trace = Trace(flat.detach(), flat.detach())
+            self.traces.append(trace)
+        output = retrieve(
+            flat,
+            self.memory,
+            self.kernel,
+            forgetting=self.forgetting,
+            pool=self._pool,
+            trace=trace,
+        )
+        return output.to(query.dtype).reshape(*query.shape[:-1], self.out_features)
+
+    @abstractmethod
+    def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
+        """The tuples that the write rule makes of one trace, whose gradient is set."""
+
+    def grow(self, step: int, *, lr_value: float, lr_weight: float) -> int:
+        """Store what the traces say, born at `step`, and forget the traces.
+
+        Returns:
+            How many tuples were stored; traces without a gradient store none.
+        """
+        count = 0
+        for trace in self.traces:
+            if trace.gradient is None:
+                continue
+            tuples = self.write(trace, lr_value=lr_value, lr_weight=lr_weight)
+            self.memory.append(tuples, born=step)
+            count += len(tuples.key)
+        self.traces.clear()
+        return count
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The stored tuples and the clock, so that `state_dict` of any network is complete."""
+        columns = [self.memory.host_columns(index) for index in range(len(self.memory.blocks))]
+        return {
+            "columns": [
+                {name: torch.from_numpy(array) for name, array in block.items()}
+                for block in columns
+            ],
+            "forgetting": [self.forgetting.step, self.forgetting.momentum, self.forgetting.decay],
+        }
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Replace the stored tuples and the clock by saved ones."""
+        self.memory.clear()
+        for block in state["columns"]:
+            self.memory.load_columns({name: column.numpy() for name, column in block.items()})
+        step, momentum, decay = state["forgetting"]
+        self.forgetting = Forgetting(int(step), float(momentum), float(decay))
+
+    def extra_repr(self) -> str:
+        """Widths and size, for `print(network)`."""
+        return f"{self.in_features}, {self.out_features}, tuples={len(self.memory)}"
+
+
+class _Softmax(GrowingLayer, ABC):
+    """What both weighted softmax layers share: the kernel and the starting rows."""
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        *,
+        temperature: float | None = None,
+        start_rows: int = 16,
+        start_values: Literal["zero", "random"] = "zero",
+        generator: torch.Generator | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str = "cpu",
+        block_rows: int = 4096,
+    ) -> None:
+        if start_rows < 1:
+            raise ConfigError(
+                f"layer.start_rows={start_rows} must be at least 1: without a starting row the "
+                "first retrieval would divide by zero"
+            )
+        self.temperature = default_temperature(in_features) if temperature is None else temperature
+        kernel = exponential(in_features, self.temperature)
+        super().__init__(
+            in_features, out_features, kernel, dtype=dtype, device=device, block_rows=block_rows
+        )
+        key = _random_normalised(start_rows, in_features, generator)
+        value = _random_normalised(start_rows, out_features, generator)
+        if start_values == "zero":
+            value = torch.zeros_like(value)
+        weight = torch.full((start_rows,), 1.0 / start_rows)
+        tuples = Tuples(key.to(device), weight.to(device), (value / start_rows).to(device))
+        self.memory.append(tuples, born=PRIOR)
+
+
+class WeightedSoftmax(_Softmax):
+    """The weighted softmax with clipped weights.
+
+        s(q) = Σ e^{⟨k,q⟩/(T√D)} ṽ / Σ e^{⟨k,q⟩/(T√D)} w
+
+    Args:
+        temperature: T; None means √D/6, which makes the largest logit of normalised keys 6.
+        bound: limit ⟨s, g⟩ to ± this before it becomes a weight; None does not.
+        start_rows: N₀ random normal, RMS-normalised keys with w = 1/N₀ to start from. They count
+            fully for ever, so that the denominator can never be 0.
+        start_values: their values, "zero" or "random".
+        generator: where the starting rows are drawn from.
+
+    Source: arXiv 2610.03858, §3.2 and appendices C, F.3.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, bound: float | None = None, **options: Any
+    ) -> None:
+        super().__init__(in_features, out_features, **options)
+        self.bound = bound
+
+    def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
+        """See `rules.clipped_write`."""
+        query, output, gradient = _complete(trace)
+        return clipped_write(
+            query, output, gradient, lr_value=lr_value, lr_weight=lr_weight, bound=self.bound
+        )
+
+
+class GaugeSoftmax(_Softmax):
+    """The weighted softmax with gauge-invariant writes, whose weights are positive by construction.
+
+    Args:
+        alpha: α > 0; the weight of a new tuple is η α ‖g‖.
+        options: as for `WeightedSoftmax`, without `bound`.
+
+    Source: arXiv 2610.03858, §3.2.1 and appendix C.7.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, alpha: float = 1.0, **options: Any
+    ) -> None:
+        if not alpha > 0:
+            raise ConfigError(f"layer.alpha={alpha} must be above 0")
+        super().__init__(in_features, out_features, **options)
+        self.alpha = alpha
+
+    def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
+        """See `rules.gauge_write`."""
+        query, output, gradient = _complete(trace)
+        return gauge_write(
+            query, output, gradient, lr_value=lr_value, lr_weight=lr_weight, alpha=self.alpha
+        )
+
+
+class RBFLayer(GrowingLayer):
+    """Functional gradient descent in the feature space of `exp(−γ‖k − q‖²/D)`.
+
+    Args:
+        gamma: γ; None means 3, the softmax layer's default temperature on normalised keys.
+        options: dtype, device, block_rows as for `GrowingLayer`.
+
+    Source: arXiv 2610.03858, §3.1 and appendix A.
+    """
+
+    def __init__(
+        self, in_features: int, out_features: int, *, gamma: float | None = None, **options: Any
+    ) -> None:
+        self.gamma = 3.0 if gamma is None else gamma
+        super().__init__(in_features, out_features, rbf(in_features, self.gamma), **options)
+
+    def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
+        """See `rules.kernel_write`; there are no weights, `lr_weight` is not used."""
+        query, output, gradient = _complete(trace)
+        return kernel_write(query, output, gradient, lr_value=lr_value)
+
+
+class DualLinear(GrowingLayer):
+    """A linear layer kept as what it has learnt from: `y = W₀q + Σ ṽ ⟨k, q⟩`.
+
+    Args:
+        weight: W₀ (C, D); None means zero. It decays as SGD's weight matrix does.
+        options: dtype, device, block_rows as for `GrowingLayer`.
+
+    Source: arXiv 2610.03858, §2.
+    """
+
+    weight: Tensor | None
+
+    def __init__(
+        self, in_features: int, out_features: int, *, weight: Tensor | None = None, **options: Any
+    ) -> None:
+        super().__init__(in_features, out_features, dot(), **options)
+        if weight is not None and weight.shape != (out_features, in_features):
+            raise ShapeError(
+                f"weight has shape {tuple(weight.shape)} but must have "
+                f"{(out_features, in_features)}, (out_features, in_features)"
+            )
+        self.register_buffer("weight", None if weight is None else weight.detach().clone())
+
+    def forward(self, query: Tensor) -> Tensor:
+        """Retrieve: (…, D) → (…, C)."""
+        output = super().forward(query)
+        if self.weight is None:
+            return output
+        kept = (1.0 - self.forgetting.decay) ** self.forgetting.step
+        return output + kept * (query.to(self.weight.dtype) @ self.weight.T).to(output.dtype)
+
+    def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
+        """See `rules.kernel_write`; there are no weights, `lr_weight` is not used."""
+        query, output, gradient = _complete(trace)
+        return kernel_write(query, output, gradient, lr_value=lr_value)
+
+
+def _complete(trace: Trace) -> tuple[Tensor, Tensor, Tensor]:
+    """(q, s, g) of a trace, in the accumulation dtype that the output came in."""
+    if trace.gradient is None:
+        raise ConfigError("a trace without a gradient cannot be written; call backward() first")
+    return trace.query.to(trace.output.dtype), trace.output, trace.gradient
+
+
+def _random_normalised(rows: int, width: int, generator: torch.Generator | None) -> Tensor:
+    """Random normal rows scaled to RMS 1, drawn on the CPU so that every device gets the same."""
+    values = torch.randn(rows, width, generator=generator)
+    return values / values.square().mean(-1, keepdim=True).sqrt()

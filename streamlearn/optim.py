@@ -1,0 +1,154 @@
+"""Growth as an optimizer: `FunctionalSGD(network, …).step()` stores tuples as SGD would write weights."""
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any, TypedDict
+
+from torch import Tensor, nn
+
+from streamlearn.errors import ConfigError, FormatError
+from streamlearn.layers import GrowingLayer
+from streamlearn.retrieval import Forgetting
+from streamlearn.state import StateTree
+
+__all__ = ["FunctionalSGD", "Group"]
+
+
+class Group(TypedDict):
+    """Growing layers that share their rates."""
+
+    layers: list[GrowingLayer]
+    lr_value: float
+    lr_weight: float
+    momentum: float
+    decay: float
+
+
+class FunctionalSGD:
+    """Functional gradient descent on the growing layers of a network.
+
+    Use it as any optimizer: `zero_grad()`, forward, `loss.sum().backward()`, `step()`; ordinary
+    parameters of the same network belong to an ordinary optimizer beside it. Sum the loss over the
+    samples: each tuple is the step of its own sample.
+
+    Args:
+        model: a network, whose growing layers are all found; or groups, dictionaries with
+            `layers` and any of the rates, as in `torch.optim`.
+        lr_value: η_v (β in the gauge rule), the rate of values.
+        lr_weight: η_w (η in the gauge rule), the rate of weights.
+        momentum: μ in [0, 1).
+        decay: γ in [0, 1), each step's decay of what was written, decoupled from the rates.
+
+    Momentum and decay are exact and rewrite nothing: a tuple counts by its age, see
+    `memory.decay_coefficients`. Rates may be changed between steps in `param_groups`; momentum and
+    decay are fixed, since they apply to the past too.
+
+    Raises:
+        ConfigError: no growing layer, a layer in two groups, or a rate out of range.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module | Iterable[dict[str, Any]],
+        lr_value: float = 0.1,
+        lr_weight: float = 0.003,
+        momentum: float = 0.0,
+        decay: float = 0.0,
+    ) -> None:
+        rates = {
+            "lr_value": lr_value,
+            "lr_weight": lr_weight,
+            "momentum": momentum,
+            "decay": decay,
+        }
+        if isinstance(model, nn.Module):
+            layers = [module for module in model.modules() if isinstance(module, GrowingLayer)]
+            given: list[dict[str, Any]] = [{"layers": layers}]
+        else:
+            given = list(model)
+        self.param_groups: list[Group] = [_group({**rates, **group}) for group in given]
+        self.steps = 0
+        layers = [layer for group in self.param_groups for layer in group["layers"]]
+        if not layers:
+            raise ConfigError(
+                "the model has no growing layer to write to; add one of WeightedSoftmax, "
+                "GaugeSoftmax, RBFLayer or DualLinear"
+            )
+        if len({id(layer) for layer in layers}) != len(layers):
+            raise ConfigError("a growing layer is in two groups; each may be written by one only")
+        self._set_clock()
+
+    def zero_grad(self) -> None:
+        """Forget forward passes that were not followed by a step."""
+        for group in self.param_groups:
+            for layer in group["layers"]:
+                layer.traces.clear()
+
+    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+        """Store what every layer's last forward and backward passes say.
+
+        Args:
+            closure: recomputes the loss and calls backward; optional, as in `torch.optim`.
+
+        Returns:
+            The closure's loss, if there is one.
+        """
+        loss = closure() if closure is not None else None
+        self.steps += 1
+        for group in self.param_groups:
+            for layer in group["layers"]:
+                layer.grow(self.steps, lr_value=group["lr_value"], lr_weight=group["lr_weight"])
+        self._set_clock()
+        return loss
+
+    def _set_clock(self) -> None:
+        for group in self.param_groups:
+            for layer in group["layers"]:
+                layer.forgetting = Forgetting(self.steps, group["momentum"], group["decay"])
+
+    def state_dict(self) -> StateTree:
+        """The step count and each group's rates."""
+        names = ("lr_value", "lr_weight", "momentum", "decay")
+        groups = [{name: group[name] for name in names} for group in self.param_groups]  # type: ignore[literal-required]
+        return {"steps": self.steps, "groups": groups}
+
+    def load_state_dict(self, state: StateTree) -> None:
+        """Restore the step count and rates.
+
+        Raises:
+            FormatError: another number of groups.
+        """
+        groups = state["groups"]
+        if len(groups) != len(self.param_groups):
+            raise FormatError(
+                f"the state has {len(groups)} groups but this optimizer has "
+                f"{len(self.param_groups)}; build it over the same network"
+            )
+        self.steps = int(state["steps"])
+        for group, saved in zip(self.param_groups, groups, strict=True):
+            group["lr_value"] = float(saved["lr_value"])
+            group["lr_weight"] = float(saved["lr_weight"])
+            group["momentum"] = float(saved["momentum"])
+            group["decay"] = float(saved["decay"])
+        self._set_clock()
+
+
+def _group(given: dict[str, Any]) -> Group:
+    unknown = set(given) - set(Group.__annotations__)
+    if unknown:
+        raise ConfigError(
+            f"a group of FunctionalSGD has no setting {sorted(unknown)[0]!r}; "
+            f"it takes {', '.join(Group.__annotations__)}"
+        )
+    for name, below in (("lr_value", None), ("lr_weight", None), ("momentum", 1), ("decay", 1)):
+        value = given[name]
+        if not math.isfinite(value) or value < 0 or (below is not None and value >= below):
+            limits = "at least 0" if below is None else f"in [0, {below})"
+            raise ConfigError(f"{name}={value} must be finite and {limits}")
+    return Group(
+        layers=list(given["layers"]),
+        lr_value=float(given["lr_value"]),
+        lr_weight=float(given["lr_weight"]),
+        momentum=float(given["momentum"]),
+        decay=float(given["decay"]),
+    )

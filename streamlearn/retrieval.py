@@ -1,0 +1,263 @@
+"""Exact retrieval over a memory, with its gradient to the query, as one autograd function.
+
+Forward, for each block in order, with A = [ṽ | w | 0] and c the decay coefficients:
+
+    S = φ(q Kᵀ)·c                      (B, n)   one GEMM, one or two passes
+    acc += S A                         (B, W)   numerator and denominator from one GEMM
+    s = acc_ṽ / acc_w                  (B, C)   or acc_ṽ where the kernel is not normalised
+
+Backward, with G = [g | −⟨g, s⟩ | 0]/den (or [g | 0]):
+
+    P = (G Aᵀ) ∘ S                     (B, n)   for "dot": (G Aᵀ)·c
+    ∂q = scale·Σ P K                   (B, D)   for "rbf": scale·(Σ P K − (Σ P 1) q)
+
+GEMMs run in the memory's dtype; sums over blocks and everything that is divided are kept in float32
+(float64 for a float64 memory). Scores of the forward pass are kept for the backward one as long as
+they fit `CACHE_BYTES`, and computed again, to the same bits, beyond.
+
+Source: arXiv 2610.03858, §3; the gradient is derived in docs/mathematics.md.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from streamlearn.errors import GraphError
+from streamlearn.kernels import SAFE_EXPONENT, Kernel
+from streamlearn.memory import Block, Memory, accumulation_dtype
+
+__all__ = ["Forgetting", "ScratchPool", "Trace", "retrieve"]
+
+CACHE_BYTES = 1 << 30
+"""Keep forward scores for the backward pass up to this size a layer."""
+
+
+@dataclass(slots=True)
+class Trace:
+    """What a layer must remember of one forward pass to learn from it.
+
+    query: (B, D). output: s (B, C). gradient: g = ∂L/∂s (B, C), set by the backward pass.
+    """
+
+    query: Tensor
+    output: Tensor
+    gradient: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forgetting:
+    """The clock of a layer and the two rates by which older tuples count differently."""
+
+    step: int = 0
+    momentum: float = 0.0
+    decay: float = 0.0
+
+    @property
+    def active(self) -> bool:
+        """Whether any coefficient can differ from 1."""
+        return self.momentum != 0.0 or self.decay != 0.0
+
+
+@dataclass(slots=True)
+class ScratchPool:
+    """Score buffers that are handed back after use, so that steps do not fault in fresh pages."""
+
+    free: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
+
+    def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
+        """A (rows, columns) buffer with whatever it holds."""
+        kept = self.free.get((rows, columns))
+        if kept:
+            return kept.pop()
+        return torch.empty(rows, columns, dtype=like.dtype, device=like.device)
+
+    def give(self, buffer: Tensor) -> None:
+        """Hand a buffer back; sizes that went out of use are dropped."""
+        key = (buffer.shape[0], buffer.shape[1])
+        if key not in self.free and len(self.free) >= 16:
+            self.free.clear()
+        self.free.setdefault(key, []).append(buffer)
+
+
+def retrieve(
+    query: Tensor,
+    memory: Memory,
+    kernel: Kernel,
+    *,
+    forgetting: Forgetting | None = None,
+    pool: ScratchPool | None = None,
+    trace: Trace | None = None,
+) -> Tensor:
+    """Answer queries from a memory.
+
+    Args:
+        query: (B, D), any floating dtype.
+        memory: the stored tuples; at least one with w > 0 where the kernel is normalised.
+        kernel: similarity and normalisation.
+        forgetting: momentum and decay by birth step; None counts every tuple fully.
+        pool: score buffers to reuse from call to call.
+        trace: receives the gradient of the output in the backward pass.
+
+    Returns:
+        s (B, C) in the accumulation dtype.
+    """
+    if trace is None and not query.requires_grad:
+        context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None)
+        return _forward(context, query, keep=False)[0]
+    anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
+    context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), trace)
+    output: Tensor = _Retrieve.apply(query, anchor, context)  # type: ignore[no-untyped-call]
+    return output
+
+
+@dataclass(slots=True)
+class _Context:
+    memory: Memory
+    kernel: Kernel
+    forgetting: Forgetting
+    pool: ScratchPool
+    trace: Trace | None
+
+    def query_side(self, query: Tensor) -> tuple[Tensor, Tensor]:
+        """The query scaled and in the memory's dtype (B, D), and its squared norm (B, 1)."""
+        wide = query.detach().to(accumulation_dtype(self.memory.dtype))
+        square = wide.square().sum(-1, keepdim=True)
+        return (wide * self.kernel.scale).to(self.memory.dtype), square
+
+    def scores(self, block: Block, scaled: Tensor, square: Tensor, shift: Tensor | None) -> Tensor:
+        """S of one block, decay coefficients included, in a buffer of the pool, (B, n)."""
+        buffer = self.pool.take(len(scaled), block.padded, like=scaled)
+        self.kernel.scores_(block, scaled, square, out=buffer)
+        if shift is not None:
+            buffer.sub_(shift.to(buffer.dtype))
+        if self.kernel.kind != "dot":
+            buffer.exp_()
+        return self.age_(buffer, block)
+
+    def age_(self, buffer: Tensor, block: Block) -> Tensor:
+        """Multiply the columns of (B, n) by each tuple's coefficient c(n)."""
+        if self.forgetting.active:
+            clock = self.forgetting
+            coefficients = self.memory.coefficients(block, clock.step, clock.momentum, clock.decay)
+            buffer.mul_(coefficients.to(buffer.dtype))
+        return buffer
+
+
+def _forward(
+    context: _Context, query: Tensor, *, keep: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None, list[Tensor] | None]:
+    """The output (B, C), its denominator (B, 1), the exponents' shift (B, 1), and kept scores."""
+    memory, kernel, pool = context.memory, context.kernel, context.pool
+    scaled, square = context.query_side(query)
+    shift = _shift(context, scaled, square)
+    wide = accumulation_dtype(memory.dtype)
+    total = torch.zeros(len(query), memory.side_width, dtype=wide, device=scaled.device)
+    rows = sum(block.padded for block in memory.blocks)
+    keep = keep and kernel.kind != "dot"
+    keep = keep and rows * len(query) * scaled.element_size() <= CACHE_BYTES
+    kept: list[Tensor] = []
+    for block in memory.blocks:
+        scores = context.scores(block, scaled, square, shift)
+        total += torch.mm(scores, block.side[: block.padded])  # (B, W)
+        if keep:
+            kept.append(scores)
+        else:
+            pool.give(scores)
+    values = total[:, : memory.value_width]
+    if not kernel.normalised:
+        return values.contiguous(), None, shift, kept if keep else None
+    denominator = total[:, memory.value_width : memory.value_width + 1].clone()  # (B, 1)
+    return values / denominator, denominator, shift, kept if keep else None
+
+
+def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
+    """The largest exponent of each query, (B, 1), where exponents are not known to be small.
+
+    Normalised queries and keys bound their logits by κ, and no maximum is needed. Otherwise a first
+    sweep finds it: the running-maximum form, in two sweeps so that block sums still simply add.
+    """
+    memory, kernel = context.memory, context.kernel
+    if not kernel.normalised or kernel.bound(square, memory.max_key_square) <= SAFE_EXPONENT:
+        return None
+    largest = torch.full_like(square, -torch.inf)
+    for block in memory.blocks:
+        buffer = context.pool.take(len(scaled), block.padded, like=scaled)
+        kernel.scores_(block, scaled, square, out=buffer)
+        # Unfilled rows score 0 and may only raise the shift, which cancels.
+        largest = torch.maximum(largest, buffer.amax(-1, keepdim=True).to(largest.dtype))
+        context.pool.give(buffer)
+    return largest
+
+
+class _Retrieve(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, query: Tensor, anchor: Tensor, context: _Context) -> Tensor:
+        needs_query = bool(ctx.needs_input_grad[0])
+        output, denominator, shift, kept = _forward(context, query, keep=needs_query)
+        ctx.context, ctx.kept, ctx.shift = context, kept, shift
+        ctx.save_for_backward(query, output, denominator)
+        # Growing while a graph is open would change what backward recomputes.
+        ctx.rows = len(context.memory)
+        if context.trace is not None:
+            context.trace.output = output.detach()
+        return output
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
+        gradient = gradients[0]
+        context: _Context = ctx.context
+        query, output, denominator = ctx.saved_tensors
+        if context.trace is not None:
+            previous = context.trace.gradient
+            context.trace.gradient = gradient if previous is None else previous + gradient
+        if not ctx.needs_input_grad[0]:
+            return None, None, None
+        return _query_gradient(ctx, context, query, output, denominator, gradient), None, None
+
+
+def _query_gradient(
+    ctx: Any,
+    context: _Context,
+    query: Tensor,
+    output: Tensor,
+    denominator: Tensor | None,
+    gradient: Tensor,
+) -> Tensor:
+    memory, kernel, pool = context.memory, context.kernel, context.pool
+    if len(memory) != ctx.rows:
+        raise GraphError(
+            f"the memory grew from {ctx.rows} to {len(memory)} tuples between a forward pass and "
+            "its backward pass; call backward before step"
+        )
+    wide = accumulation_dtype(memory.dtype)
+    gradient = gradient.to(wide)
+    width = memory.value_width
+    side = torch.zeros(len(query), memory.side_width, dtype=wide, device=query.device)
+    side[:, :width] = gradient
+    if denominator is not None:
+        side[:, width] = -(gradient * output).sum(-1)  # −⟨g, s⟩
+        side /= denominator
+    side = (side * kernel.scale).to(memory.dtype)  # G (B, W)
+    scaled, square = context.query_side(query)
+    result = torch.zeros(len(query), memory.key_width, dtype=wide, device=query.device)
+    mass = torch.zeros(len(query), 1, dtype=wide, device=query.device)
+    for index, block in enumerate(memory.blocks):
+        pull = pool.take(len(query), block.padded, like=scaled)
+        torch.mm(side, block.side[: block.padded].T, out=pull)  # G Aᵀ (B, n)
+        if kernel.kind == "dot":  # the derivative of ⟨k, q⟩ is k itself
+            context.age_(pull, block)
+        else:  # that of an exponential is itself again
+            kept = ctx.kept[index] if ctx.kept is not None else None
+            scores = kept if kept is not None else context.scores(block, scaled, square, ctx.shift)
+            pull.mul_(scores)  # P (B, n)
+            pool.give(scores)
+        result += torch.mm(pull, block.key[: block.padded])  # (B, D)
+        if kernel.kind == "rbf":
+            mass += pull.sum(-1, keepdim=True, dtype=wide)
+        pool.give(pull)
+    ctx.kept = None
+    if kernel.kind == "rbf":
+        result -= mass * query.to(wide)
+    return result.to(query.dtype)
