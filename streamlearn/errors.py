@@ -1,7 +1,7 @@
 """The one tree of errors: each is a `StreamlearnError` and the builtin that it refines.
 
-A message is one sentence that names the offending value and says the remedy. The command line prints
-it as it is and exits with code 2.
+A message is one sentence that names the offending value and says the remedy. The command line
+prints it as it is and exits with code 2.
 """
 
 __all__ = [

@@ -30,19 +30,29 @@ def squared_error(output: Tensor, target: Tensor) -> Tensor:
 
 
 def _clipped_shares(output: Tensor) -> Tensor:
-    """Outputs that were fitted to one-hot rows as probabilities: clipped to [0, 1] and normalised."""
+    """Outputs fitted to one-hot rows as probabilities: clipped to [0, 1] and normalised."""
     clipped = output.clamp(0, 1) + 1e-6
     return clipped / clipped.sum(-1, keepdim=True)
 
 
+def _log_loss(probabilities: Tensor, target: Tensor) -> Tensor:
+    chosen = probabilities.gather(1, target[:, None])[:, 0]
+    return -chosen.clamp_min(1e-12).log()
+
+
 class Loss(NamedTuple):
-    """A loss of each sample, and how outputs trained by it become class probabilities."""
+    """A loss of each sample, and how outputs trained by it become class probabilities.
+
+    per_sample: (outputs, targets) → (B,). probabilities: outputs → (B, C).
+    of_probabilities: the loss of given class probabilities, (probabilities, targets) → (B,).
+    """
 
     per_sample: Callable[[Tensor, Tensor], Tensor]
     probabilities: Callable[[Tensor], Tensor]
+    of_probabilities: Callable[[Tensor, Tensor], Tensor]
 
 
 LOSSES: dict[LossName, Loss] = {
-    "cross_entropy": Loss(cross_entropy, lambda output: torch.softmax(output, -1)),
-    "squared_error": Loss(squared_error, _clipped_shares),
+    "cross_entropy": Loss(cross_entropy, lambda output: torch.softmax(output, -1), _log_loss),
+    "squared_error": Loss(squared_error, _clipped_shares, squared_error),
 }

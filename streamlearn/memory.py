@@ -5,7 +5,7 @@ caching. Blocks are filled in order and never change their place, so retrieval, 
 block order, gives the same bits wherever a block lives.
 
 Inside a block the weighted value and the weight stand side by side in one matrix, `[ṽ | w | 0]`,
-padded to a multiple of 16 columns: numerator and denominator of a retrieval then come from one GEMM.
+padded to a multiple of 16 columns: numerator and denominator of a retrieval come from one GEMM.
 Rows that are not filled yet are zero, and a zero row contributes exactly nothing.
 """
 
@@ -198,7 +198,7 @@ class Memory:
         return {"key": self.key_width, "weight": None, "value": self.value_width, "born": None}
 
     def host_columns(self, index: int) -> Columns:
-        """The filled rows of one block on the host; bfloat16 comes as the float32 that it equals."""
+        """The filled rows of a block on the host; bfloat16 comes as the float32 that it equals."""
         block = self.blocks[index]
         rows = slice(0, block.count)
         return {

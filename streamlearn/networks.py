@@ -11,7 +11,7 @@ _EPSILON = 1e-8
 
 
 def rms_norm(values: Tensor) -> Tensor:
-    """Scale rows to root mean square 1, so that ‖q‖ = √D; no learned scale. A zero row stays zero."""
+    """Scale rows to root mean square 1, ‖q‖ = √D; no learned scale, and a zero row stays zero."""
     return F.rms_norm(values, (values.shape[-1],), eps=_EPSILON)
 
 

@@ -1,4 +1,4 @@
-"""Growth as an optimizer: `FunctionalSGD(network, …).step()` stores tuples as SGD would write weights."""
+"""Growth as an optimizer: `FunctionalSGD(…).step()` stores what SGD would add to weights."""
 
 import math
 from collections.abc import Callable, Iterable

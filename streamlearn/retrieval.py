@@ -108,7 +108,7 @@ def retrieve(
         return _forward(context, query, keep=False)[0]
     anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
     context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), trace)
-    output: Tensor = _Retrieve.apply(query, anchor, context)  # type: ignore[no-untyped-call]
+    output: Tensor = _Retrieve.apply(query, anchor, context)
     return output
 
 

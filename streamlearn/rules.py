@@ -42,8 +42,7 @@ def clipped_write(
     The division by the old normaliser is dropped, as in appendix F.3. Clipping is a true descent
     step in the decoupled weight space (appendix C.6).
 
-    Args:
-        bound: limit ⟨s, g⟩ to [−bound, bound] first, for stability; None leaves it.
+    `bound` limits ⟨s, g⟩ to [−bound, bound] first, for stability; None leaves it.
     """
     agreement = (output * gradient).sum(-1)  # ⟨s, g⟩ (B,)
     if bound is not None:

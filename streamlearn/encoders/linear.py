@@ -25,9 +25,7 @@ class Standardise(Encoder):
     A constant column becomes 0.
     """
 
-    def __init__(
-        self, per: Literal["feature", "channel"] = "feature", clip: float = 10.0
-    ) -> None:
+    def __init__(self, per: Literal["feature", "channel"] = "feature", clip: float = 10.0) -> None:
         super().__init__()
         self.per = per
         self.clip = clip
@@ -93,7 +91,7 @@ class PCA(Encoder):
         return self.tensors["projection"].shape[1]
 
     def fit(self, features: Tensor) -> None:
-        """Find mean and leading components, in float64, from the smaller of the two Gram matrices."""
+        """Find mean and components, in float64, from the smaller of the two Gram matrices."""
         rows = flatten_features(features).to(torch.float64)  # (n, D)
         count = len(rows)
         mean = rows.mean(0)

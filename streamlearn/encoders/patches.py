@@ -93,7 +93,9 @@ class PatchFeatures(Encoder):
         patches = self._draw(features.cpu(), generator)  # (n, channels, patch, patch)
         patches = self._normalise(patches)
         rows = patches.flatten(1).to(torch.float64)
-        pool = torch.cat([rows, patches.flip(-1).flatten(1).to(rows.dtype)]) if self.mirror else rows
+        pool = (
+            torch.cat([rows, patches.flip(-1).flatten(1).to(rows.dtype)]) if self.mirror else rows
+        )
         mean = pool.mean(0)  # m
         covariance = (pool - mean).T @ (pool - mean) / len(pool)
         variances, basis = torch.linalg.eigh(covariance)
@@ -167,8 +169,8 @@ class PatchFeatures(Encoder):
 
     def _fold(self, pooled: Tensor) -> Tensor:
         """Average each filter with its mirror image over mirrored cells."""
-        cells = pooled.unflatten(1, (self.pool, self.pool))  # (n, row, column, 2, filters)
-        plain, mirrored = cells.split(self.filters, -1)
+        cells = pooled.reshape(len(pooled), self.pool, self.pool, 2, 2, self.filters)
+        plain, mirrored = cells[..., 0, :], cells[..., 1, :]  # (n, row, column, sign, filters)
         return 0.5 * (plain + mirrored.flip(2))
 
     def _cells(self, size: torch.Size) -> Tensor:
@@ -183,7 +185,7 @@ class PatchFeatures(Encoder):
 
 
 def _segments(length: int, parts: int) -> list[tuple[int, int]]:
-    """Split a length symmetrically; neighbouring parts share a position where it does not divide."""
+    """Split a length symmetrically; parts overlap by a position where it does not divide."""
     size = -(-length // parts)
     if parts == 1:
         return [(0, length)]
