@@ -1,6 +1,7 @@
 """A stream: a data set, an order over it, and a cursor that can be saved and restored."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Literal, Protocol
 
@@ -11,8 +12,9 @@ from torch import Tensor
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.state import StateTree
 
-__all__ = ["Batch", "Dataset", "Order", "Rows", "SkippedItem", "Stream"]
+__all__ = ["Batch", "Dataset", "OnError", "Order", "Rows", "SkippedItem", "Stream"]
 
+OnError = Literal["skip", "stop"]
 Order = Literal["shuffled", "given"]
 
 
@@ -89,6 +91,7 @@ class Stream:
 
     The cursor counts consumed items. It moves when a batch is handed out, so a state saved between
     two batches resumes with the next one.
+
     """
 
     def __init__(
@@ -117,16 +120,47 @@ class Stream:
     def __len__(self) -> int:
         return len(self._items)
 
-    def batches(self, size: int) -> Iterator[Batch]:
+    def batches(self, size: int, *, ahead: bool = False) -> Iterator[Batch]:
         """The remaining mini-batches, from the cursor on; the last one may be smaller.
 
         A batch holds fewer rows, or none, where items were skipped.
+
+        Args:
+            size: of a mini-batch, in items.
+            ahead: read the next mini-batch in a thread while this one is used. The cursor still
+                counts only what was handed out, an error comes when its batch is due, and the
+                thread ends with the iterator.
+
         """
+        if size < 1:
+            raise ConfigError(f"a batch size of {size} is not possible; it must be at least 1")
+        if not ahead:
+            yield from self._hand_out(size, self._read)
+            return
+        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as pool:
+            pending: tuple[int, Future[Rows]] | None = None
+
+            def read(start: int, stop: int) -> Rows:
+                nonlocal pending
+                if pending is not None and pending[0] == start:
+                    rows = pending[1].result()
+                else:  # the first batch, or the cursor was put elsewhere in between
+                    rows = pool.submit(self._read, start, stop).result()
+                end = min(stop + size, len(self._items))
+                pending = (stop, pool.submit(self._read, stop, end)) if end > stop else None
+                return rows
+
+            yield from self._hand_out(size, read)
+
+    def _hand_out(self, size: int, read: Callable[[int, int], Rows]) -> Iterator[Batch]:
         while self.position < len(self._items):
             stop = min(self.position + size, len(self._items))
-            rows = self.dataset.read(self._items[self.position : stop])
+            rows = read(self.position, stop)
             self.position = stop
             yield Batch(rows, stop)
+
+    def _read(self, start: int, stop: int) -> Rows:
+        return self.dataset.read(self._items[start:stop])
 
     def state_dict(self) -> StateTree:
         """The cursor, and what must agree for it to mean the same items."""
@@ -142,6 +176,7 @@ class Stream:
 
         Raises:
             FormatError: the state belongs to another order or to a data set of another size.
+
         """
         here = self.state_dict()
         for key, what in (("items", "items"), ("order", "order"), ("seed", "seed")):
@@ -150,5 +185,10 @@ class Stream:
                     f"the run was learning a stream with {what} {state[key]!r} but the data now "
                     f"has {here[key]!r}; give back the data that the run began with"
                 )
-        self.position = int(state["position"])
-
+        position = int(state["position"])
+        if not 0 <= position <= len(self._items):
+            raise FormatError(
+                f"the cursor stands at {position} of {len(self._items)} items; the state is "
+                "damaged, fall back to an earlier commit"
+            )
+        self.position = position

@@ -1,0 +1,110 @@
+"""The schema of a scenario: the learner's settings, and the data, checkpoints and run around it."""
+
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from streamlearn.settings import LearnerSettings, Settings, bare_kind
+
+__all__ = [
+    "CheckpointSettings",
+    "DataSettings",
+    "EvaluationSettings",
+    "RunSettings",
+    "Scenario",
+]
+
+DataKind = Literal["cifar10", "cifar100", "mnist", "fashion", "folder", "digits", "river", "npz"]
+
+_KEYS_OF_KIND: dict[str, frozenset[str]] = {
+    "cifar10": frozenset({"root", "download"}),
+    "cifar100": frozenset({"root", "download"}),
+    "mnist": frozenset({"root", "download"}),
+    "fashion": frozenset({"root", "download"}),
+    "folder": frozenset({"root", "path", "image_size", "holdout"}),
+    "digits": frozenset({"holdout"}),
+    "river": frozenset({"name", "holdout"}),
+    "npz": frozenset({"path", "holdout", "image_size"}),
+}
+_KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error"})
+
+
+def _none_word(value: Any) -> Any:
+    if isinstance(value, str) and value.lower() in ("none", "null", ""):
+        return None
+    return value
+
+
+OptionalInt = Annotated[int | None, BeforeValidator(_none_word)]
+
+
+class DataSettings(Settings):
+    """Where samples come from and in which order."""
+
+    kind: DataKind = "digits"
+    root: Path | None = Field(None, description="folder of the data set's files")
+    path: Path | None = Field(None, description="a zip file, folder or .npz file")
+    name: str | None = Field(None, description="a data set that river bundles, such as Shuttle")
+    download: bool = Field(True, description="may be downloaded where it is not found")
+    order: Literal["shuffled", "given"] = Field(
+        "shuffled", description="shuffled by seed, or as is"
+    )
+    limit: OptionalInt = Field(None, ge=1, description="learn only this many samples of the order")
+    holdout: float = Field(0.2, ge=0, lt=1, description="share held out where there is no test set")
+    image_size: OptionalInt = Field(None, ge=1, description="side to resize images to, pixels")
+    on_error: Literal["stop", "skip"] = Field(
+        "stop", description="what an unusable item does: stop the run, or be named and counted"
+    )
+
+    @model_validator(mode="after")
+    def _keys_fit_kind(self) -> Self:
+        known = _KEYS_OF_KIND[self.kind] | _KEYS_OF_EVERY_KIND
+        for key in sorted(self.model_fields_set - known):
+            if getattr(self, key) != type(self).model_fields[key].default:
+                raise ValueError(
+                    f"data.{key} means nothing for data={self.kind}, which takes "
+                    f"{', '.join(sorted(known - {'kind'}))}"
+                )
+        return self
+
+
+class EvaluationSettings(Settings):
+    """What is measured."""
+
+    window: int = Field(1000, ge=1, le=10_000_000, description="samples of the windowed accuracy")
+    test: bool = Field(True, description="score the held-out test set at the end")
+
+
+class CheckpointSettings(Settings):
+    """When commits are made, beside those at a stop and at the end."""
+
+    every_seconds: float = Field(30.0, gt=0, description="seconds between commits")
+    every_steps: OptionalInt = Field(
+        None, ge=1, description="also every so many mini-batches"
+    )
+
+
+class RunSettings(Settings):
+    """Where the run is kept."""
+
+    dir: Path = Field(Path("runs"), description="folder of runs, made if missing")
+    name: str | None = Field(None, description="of the run's folder; made of scenario and time")
+
+
+class Scenario(LearnerSettings):
+    """A whole run: learner, data, evaluation, checkpoints."""
+
+    name: str = "custom"
+    summary: str = ""
+    data: Annotated[DataSettings, BeforeValidator(bare_kind)] = DataSettings()
+    evaluation: EvaluationSettings = EvaluationSettings()
+    checkpoint: CheckpointSettings = CheckpointSettings()
+    run: RunSettings = RunSettings()
+
+    def learner_settings(self) -> LearnerSettings:
+        """The part that a learner is built from."""
+        names = set(LearnerSettings.model_fields)
+        return LearnerSettings.model_validate(
+            {name: getattr(self, name) for name in names}, from_attributes=True
+        )

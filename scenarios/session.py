@@ -1,0 +1,373 @@
+"""A run while it is going on: the loop, its run directory, and when they are committed together."""
+
+import dataclasses
+import resource
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import psutil
+import torch
+
+from streamlearn.errors import ConfigError, RunExistsError, RunStateError
+from streamlearn.events import (
+    CheckpointSaved,
+    Event,
+    Finished,
+    MemoryStatus,
+    Notice,
+    Progress,
+    Started,
+    Stopped,
+    Tested,
+    Testing,
+    as_json,
+)
+from streamlearn.hardware import resolve_hardware
+from streamlearn.loop import held_out
+from streamlearn.storage import RunReader, RunStore, Status
+
+from .build import Parts, build_loop, open_splits
+from .schema import Scenario
+from .words import override
+
+__all__ = ["Session", "evaluate"]
+
+_LOG_SECONDS = 0.5
+
+
+class Session:
+    """One process's part of a run, from `start` or `resume` to `Finished` or `Stopped`.
+
+    Args:
+        scenario: with concrete device and dtype.
+        store: the run directory, locked for writing.
+        parts: the loop at its beginning.
+    """
+
+    def __init__(self, scenario: Scenario, store: RunStore, parts: Parts) -> None:
+        self.scenario = scenario
+        self.path = store.path
+        self._store = store
+        self._loop = parts.loop
+        self._splits = parts.splits
+        self._stop_reason: str | None = None
+        self._checkpoint_wanted = False
+        self._committed_step = -1
+        self._committed_at = time.monotonic()
+        self._logged_step = 0
+        self._logged_at = 0.0
+        self._peak_rss = 0
+        self._disk_bytes = 0
+        self._process = psutil.Process()
+        self._notices: list[str] = []
+
+    @classmethod
+    def start(cls, scenario: Scenario) -> Self:
+        """Begin a new run.
+
+        Raises:
+            StreamlearnError: data, name or settings cannot be used; no directory is left behind.
+        """
+        name = scenario.run.name
+        runs = scenario.run.dir.expanduser()
+        if name and (runs / name).exists():
+            raise RunExistsError(
+                f"a run called {name!r} is already in {str(runs)!r}; choose another run.name, or "
+                f"go on with it: streamlearn resume {runs / name}"
+            )
+        hardware = resolve_hardware(scenario.learner.device, scenario.learner.dtype)
+        concrete = scenario.learner.model_copy(
+            update={
+                "device": hardware.device.type,
+                "dtype": str(hardware.dtype).removeprefix("torch."),
+            }
+        )
+        scenario = scenario.model_copy(update={"learner": concrete})
+        parts = build_loop(scenario, open_splits(scenario))
+        if name is None:
+            name = _free_name(runs, scenario.name)
+        store = RunStore.create(
+            runs, name, scenario=scenario.model_dump(mode="json"), scenario_name=scenario.name
+        )
+        session = cls(scenario, store, parts)
+        try:
+            session._commit("running")
+        except BaseException:
+            store.close()
+            raise
+        return session
+
+    @classmethod
+    def resume(cls, path: Path, words: Sequence[str] = ()) -> Self:
+        """Go on with a run from its last commit, to the bit.
+
+        Raises:
+            StreamlearnError: the run is finished, locked, foreign, damaged or newer, or its data
+                is not there; the run is as it was.
+        """
+        reader = RunReader(path)
+        manifest = reader.manifest()
+        if manifest is not None and manifest.status == "finished":
+            raise RunStateError(
+                f"run {str(path)!r} is finished, so there is nothing to resume; look at it with "
+                f"streamlearn inspect, or start a new run"
+            )
+        scenario = override(reader.scenario, words)
+        store = RunStore.open(path)
+        try:
+            parts = build_loop(scenario, open_splits(scenario))
+            session = cls(scenario, store, parts)
+            if store.manifest is None:  # killed before its first commit: begin at the beginning
+                session._commit("running")
+            else:
+                session._restore(store.read())
+        except BaseException:
+            store.close()
+            raise
+        return session
+
+    def _restore(self, reader: RunReader) -> None:
+        state = reader.state()
+        self._loop.load_state_dict(state["loop"])
+        self._peak_rss = int(state["peak_rss_bytes"])
+        for name, memory in self._loop.learner.memories().items():
+            reader.load_memory(name, memory)
+        manifest = reader.manifest()
+        if manifest is not None:
+            self._disk_bytes = manifest.disk_bytes
+        self._committed_step = self._loop.step
+        for what, then, now in (
+            ("threads", state["threads"], torch.get_num_threads()),
+            ("PyTorch", state["torch"], torch.__version__),
+        ):
+            if then != now:
+                self._notices.append(
+                    f"resumed with {what} {now} instead of {then}: results may differ in the last "
+                    "bits"
+                )
+
+    # -- the run ---------------------------------------------------------------------------------
+
+    def request_stop(self, reason: str) -> None:
+        """Commit and end at the next step; safe to call from a signal handler."""
+        self._stop_reason = reason
+
+    def request_checkpoint(self) -> None:
+        """Commit at the next step; safe to call from a signal handler."""
+        self._checkpoint_wanted = True
+
+    def events(self) -> Iterator[Event]:
+        """Learn; the last event is `Finished` or `Stopped`."""
+        yield self._logged(self._started())
+        for notice in self._notices:
+            yield self._logged(Notice(notice))
+        self._committed_at = time.monotonic()
+        for event in self._loop.events():
+            if not isinstance(event, Progress):
+                yield self._logged(event)
+                continue
+            progress = dataclasses.replace(event, memory=self._memory_status())
+            self._log_progress(progress)
+            yield progress
+            if self._stop_reason is not None:
+                yield from self._stop()
+                return
+            if self._checkpoint_due():
+                yield self._commit("running")
+        if self._loop.step != self._committed_step:
+            # The pass is safe before the test, which may take long, begins.
+            yield self._commit("running")
+        tested: Tested | None = None
+        if self._splits.test is not None and self.scenario.evaluation.test:
+            began = time.perf_counter()
+            for result in held_out(self._loop.learner, self._splits.test):
+                if isinstance(result, Tested):
+                    tested = result
+                    yield self._logged(result)
+                    continue
+                yield result
+                if self._stop_reason is not None:
+                    yield from self._stop()
+                    return
+            self._loop.seconds += time.perf_counter() - began
+        yield self._commit("finished", tested)
+        yield self._logged(self._finished(tested))
+
+    def _stop(self) -> Iterator[Event]:
+        yield self._commit("stopped")
+        yield self._logged(
+            Stopped(
+                step=self._loop.step,
+                samples=self._loop.evaluation.samples,
+                reason=self._stop_reason or "",
+                resume=f"streamlearn resume {self.path}",
+            )
+        )
+
+    def _checkpoint_due(self) -> bool:
+        settings = self.scenario.checkpoint
+        steps = self._loop.step - self._committed_step
+        return steps > 0 and (
+            self._checkpoint_wanted
+            or time.monotonic() - self._committed_at >= settings.every_seconds
+            or (settings.every_steps is not None and steps >= settings.every_steps)
+        )
+
+    def _commit(self, status: Status, tested: Tested | None = None) -> CheckpointSaved:
+        loop = self._loop
+        self._peak_rss = max(self._peak_rss, _peak_rss_bytes())
+        commit = self._store.commit(
+            step=loop.step,
+            samples=loop.evaluation.samples,
+            status=status,
+            state={
+                "loop": loop.state_dict(),
+                "peak_rss_bytes": self._peak_rss,
+                "threads": torch.get_num_threads(),
+                "torch": torch.__version__,
+            },
+            memories=loop.learner.memories(),
+            summary=self._summary(tested),
+        )
+        self._committed_step = loop.step
+        self._committed_at = time.monotonic()
+        self._checkpoint_wanted = False
+        self._disk_bytes = commit.disk_bytes
+        event = CheckpointSaved(
+            step=loop.step,
+            samples=loop.evaluation.samples,
+            bytes_written=commit.bytes_written,
+            disk_bytes=commit.disk_bytes,
+            seconds=commit.seconds,
+            time=commit.time,
+        )
+        self._store.log(as_json(event))
+        return event
+
+    def _summary(self, tested: Tested | None) -> dict[str, Any]:
+        loop = self._loop
+        return {
+            "prequential_accuracy": loop.evaluation.accuracy,
+            "windowed_accuracy": loop.evaluation.windowed_accuracy,
+            "prequential_loss": loop.evaluation.loss,
+            "test_accuracy": None if tested is None else tested.accuracy,
+            "test_loss": None if tested is None else tested.loss,
+            "position": loop.stream.position,
+            "total_samples": len(loop.stream),
+            "skipped": loop.skipped,
+            "seconds": loop.seconds,
+            "held_samples": loop.learner.held,
+            "encoder_width": loop.learner.encoder.width if loop.learner.fitted else None,
+            "classes": len(loop.learner.classes),
+        }
+
+    def _started(self) -> Started:
+        learner = self._loop.learner
+        return Started(
+            run=str(self.path),
+            scenario=self.scenario.name,
+            step=self._loop.step,
+            samples=self._loop.evaluation.samples,
+            total_samples=len(self._loop.stream),
+            classes=len(learner.classes),
+            device=learner.hardware.device.type,
+            dtype=str(learner.hardware.dtype).removeprefix("torch."),
+            seed=self.scenario.seed,
+        )
+
+    def _finished(self, tested: Tested | None) -> Finished:
+        loop = self._loop
+        layers = loop.layers()
+        return Finished(
+            test_accuracy=None if tested is None else tested.accuracy,
+            prequential_accuracy=loop.evaluation.accuracy,
+            samples=loop.evaluation.samples,
+            skipped=loop.skipped,
+            seconds=loop.seconds,
+            peak_rss_bytes=max(self._peak_rss, _peak_rss_bytes()),
+            tuples=sum(layer.tuples for layer in layers),
+            tuple_bytes=sum(layer.bytes for layer in layers),
+            run=str(self.path),
+            layers=layers,
+        )
+
+    def _memory_status(self) -> MemoryStatus:
+        learner = self._loop.learner
+        stored = sum(memory.nbytes for memory in learner.memories().values())
+        on_device = learner.hardware.device.type != "cpu"
+        return MemoryStatus(
+            device_bytes=stored if on_device else 0,
+            host_bytes=0 if on_device else stored,
+            rss_bytes=self._process.memory_info().rss,
+            disk_bytes=self._disk_bytes,
+        )
+
+    def _log_progress(self, progress: Progress) -> None:
+        """About twice a second, and often enough that a quick run has a curve too."""
+        now = time.monotonic()
+        steps = progress.step - self._logged_step
+        if now - self._logged_at >= _LOG_SECONDS or steps > progress.step // 50:
+            self._logged_at, self._logged_step = now, progress.step
+            self._store.log(as_json(progress))
+
+    def _logged(self, event: Event) -> Event:
+        self._store.log(as_json(event))
+        return event
+
+    def close(self) -> None:
+        """Let go of the run directory."""
+        self._store.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def evaluate(path: Path, words: Sequence[str] = ()) -> Iterator[Testing | Tested]:
+    """Score the held-out test set with the last commit of a run; nothing is written.
+
+    Raises:
+        StreamlearnError: the run or its data cannot be read, or there is no test set.
+    """
+    reader = RunReader(path)
+    if reader.manifest() is None:
+        raise RunStateError(
+            f"run {str(path)!r} was never committed, so there is nothing to evaluate yet"
+        )
+    scenario = override(reader.scenario, words)
+    splits = open_splits(scenario)
+    if splits.test is None:
+        raise ConfigError(
+            f"the data of run {str(path)!r} has no test set (data.holdout=0); "
+            "its prequential accuracy is all there is: streamlearn inspect"
+        )
+    loop = build_loop(scenario, splits).loop
+    loop.load_state_dict(reader.state()["loop"])
+    for name, memory in loop.learner.memories().items():
+        reader.load_memory(name, memory)
+    yield from held_out(loop.learner, splits.test)
+
+
+def _free_name(runs: Path, scenario: str) -> str:
+    """Scenario and time, with a number where that is taken."""
+    stem = f"{scenario}-{time.strftime('%Y%m%d-%H%M%S')}"
+    name, number = stem, 2
+    while (runs / name).exists():
+        name, number = f"{stem}-{number}", number + 1
+    return name
+
+
+def _peak_rss_bytes() -> int:
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak if sys.platform == "darwin" else peak * 1024

@@ -1,0 +1,166 @@
+"""From the words of a command line, `scenario=NAME a.b=c …`, to a scenario."""
+
+import copy
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from streamlearn.errors import ConfigError
+from streamlearn.settings import explain
+
+from .catalogue import DEFAULT, catalogue, read_scenario_file
+from .schema import Scenario
+
+__all__ = ["RESUMABLE", "override", "resolve", "scenario_from"]
+
+RESUMABLE = (
+    "checkpoint.every_seconds",
+    "checkpoint.every_steps",
+    "data.download",
+    "data.path",
+    "data.root",
+    "encoder.weights",
+    "evaluation.test",
+    "learner.device",
+)
+"""What may be given again when a run is resumed: nothing that the result depends on."""
+
+_SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner")
+
+
+def resolve(words: Sequence[str]) -> Scenario:
+    """The scenario that words name and change; without `scenario=` it is the default one.
+
+    Raises:
+        ConfigError: an unknown scenario or key, with the nearest right one, or a value of the wrong
+            type or range.
+    """
+    pairs = [_split(word) for word in words]
+    chosen = [value for key, value in pairs if key == "scenario"]
+    tables = _load(chosen[-1] if chosen else DEFAULT)
+    _apply(tables, [pair for pair in pairs if pair[0] != "scenario"])
+    return _anchored(scenario_from(tables))
+
+
+def override(scenario: Mapping[str, Any], words: Sequence[str]) -> Scenario:
+    """A stored scenario with the changes that are allowed when a run is resumed.
+
+    Raises:
+        ConfigError: a change that the result would depend on, or a wrong value.
+    """
+    pairs = [_split(word) for word in words]
+    for key, _ in pairs:
+        if key not in RESUMABLE:
+            raise ConfigError(
+                f"{key} cannot change when a run is resumed, for its result depends on it; "
+                f"start a new run, or change only {', '.join(RESUMABLE)}"
+            )
+    tables = copy.deepcopy(dict(scenario))
+    _apply(tables, pairs)
+    return _anchored(scenario_from(tables))
+
+
+def scenario_from(tables: Mapping[str, Any]) -> Scenario:
+    """Validate the tables of a scenario file.
+
+    Raises:
+        ConfigError: the first thing that is wrong, in one sentence.
+    """
+    try:
+        return Scenario.model_validate(tables)
+    except ValidationError as error:
+        first = error.errors()[0]
+        if first["type"] == "value_error":
+            raise ConfigError(str(first["ctx"]["error"])) from None
+        raise ConfigError(explain(error, Scenario)) from None
+
+
+def _split(word: str) -> tuple[str, str]:
+    key, equals, value = word.partition("=")
+    if not equals or not key:
+        names = [entry.name for entry in catalogue()]
+        if word in names:
+            raise ConfigError(f"{word!r} is not key=value; did you mean scenario={word}?")
+        raise ConfigError(
+            f"{word!r} is not key=value; write overrides as in data.limit=2000 or seed=3"
+        )
+    return key.strip(), value
+
+
+def _load(name: str) -> dict[str, Any]:
+    """The tables of a built-in scenario by name, or of a file by path."""
+    entries = {entry.name: entry for entry in catalogue()}
+    if name in entries:
+        return {**read_scenario_file(entries[name].path), "name": name}
+    path = Path(name)
+    if path.suffix == ".toml" or path.is_file():
+        tables = read_scenario_file(path)
+        return {"name": path.stem, **tables}
+    nearest = difflib.get_close_matches(name, list(entries), n=1, cutoff=0.4)
+    hint = f"did you mean {nearest[0]}?" if nearest else "`streamlearn scenarios` lists them"
+    raise ConfigError(f"scenario={name} is neither a built-in scenario nor a file; {hint}")
+
+
+def _apply(tables: dict[str, Any], pairs: Sequence[tuple[str, str]]) -> None:
+    # Kinds first, so that `layer.gamma=2 layer=rbf` means the same in either order.
+    for key, value in sorted(pairs, key=lambda pair: not _is_kind(pair[0])):
+        if _is_kind(key):
+            section = key.removesuffix(".kind")
+            present = tables.get(section)
+            kind = present.get("kind") if isinstance(present, dict) else present
+            if kind != value:  # another kind starts from its own defaults
+                tables[section] = {"kind": value}
+            continue
+        _set(tables, key, value)
+
+
+def _is_kind(key: str) -> bool:
+    return key.removesuffix(".kind") in _SECTIONS_WITH_KINDS
+
+
+def _set(tables: dict[str, Any], key: str, value: str) -> None:
+    *path, last = key.split(".")
+    table = tables
+    for part in path:
+        inner = table.get(part)
+        if isinstance(inner, str):
+            inner = {"kind": inner}
+        elif inner is None:
+            inner = _default_section(part) if table is tables else {}
+        if not isinstance(inner, dict):
+            raise ConfigError(f"{key} is not a setting; {part} is a single value")
+        inner = dict(inner)
+        table[part] = inner
+        table = inner
+    if isinstance(table.get(last), dict):
+        raise ConfigError(
+            f"{key}={value} cannot be used: {key} is a section; set one of its keys, "
+            f"such as {key}.{next(iter(table[last]), 'key')}=…"
+        )
+    table[last] = value
+
+
+def _default_section(name: str) -> dict[str, Any]:
+    """The kind that a section has where the file does not say, for it must be named."""
+    field = Scenario.model_fields.get(name)
+    kind = getattr(field.default, "kind", None) if field is not None else None
+    return {} if kind is None else {"kind": kind}
+
+
+def _anchored(scenario: Scenario) -> Scenario:
+    """The scenario with absolute paths, so that a run can be resumed from any folder."""
+    data = scenario.data
+    update = {
+        name: place.expanduser().absolute()
+        for name in ("root", "path")
+        if (place := getattr(data, name)) is not None
+    }
+    changes: dict[str, Any] = {"data": data.model_copy(update=update)}
+    weights = getattr(scenario.encoder, "weights", None)
+    if weights is not None:
+        anchored = {"weights": weights.expanduser().absolute()}
+        changes["encoder"] = scenario.encoder.model_copy(update=anchored)
+    return scenario.model_copy(update=changes)
