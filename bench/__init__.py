@@ -1,0 +1,1 @@
+"""Measurements that print tables; none of them is a test."""
