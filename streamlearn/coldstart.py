@@ -4,7 +4,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from streamlearn.encoders.base import flatten_features
+from streamlearn.encoders.base import as_float, flatten_features
 from streamlearn.layers import WeightedSoftmax
 from streamlearn.losses import Loss
 from streamlearn.networks import rms_norm
@@ -88,7 +88,11 @@ class ColdStart:
 
     def state_dict(self) -> StateTree:
         """The running statistics and the layer's tuples."""
-        state: StateTree = {"count": self.count, "mean": self.mean, "moment": self.moment}
+        state: StateTree = {
+            "count": self.count,
+            "mean": self.mean.clone(),
+            "moment": self.moment.clone(),
+        }
         if self.layer is not None and self.optimizer is not None:
             state["layer"] = self.layer.get_extra_state()
             state["optimizer"] = self.optimizer.state_dict()
@@ -97,7 +101,7 @@ class ColdStart:
     def load_state_dict(self, state: StateTree) -> None:
         """Restore both."""
         self.count = int(state["count"])
-        self.mean, self.moment = state["mean"], state["moment"]
+        self.mean, self.moment = state["mean"].clone(), state["moment"].clone()
         if "layer" in state:
             self._build(len(self.mean))
             if self.layer is not None and self.optimizer is not None:
@@ -110,6 +114,5 @@ def _reduce(features: Tensor) -> Tensor:
     if features.ndim == 4:
         height, width = features.shape[-2:]
         size = (min(_SIDE, height), min(_SIDE, width))
-        scaled = features.to(torch.float32) / 255.0
-        features = F.adaptive_avg_pool2d(scaled, size)
+        features = F.adaptive_avg_pool2d(as_float(features), size)
     return flatten_features(features)

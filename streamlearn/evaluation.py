@@ -64,8 +64,8 @@ class Prequential:
             "samples": self.samples,
             "correct": self.correct,
             "loss_sum": self.loss_sum,
-            "confusion": self.confusion,
-            "recent": self._recent,
+            "confusion": self.confusion.clone(),
+            "recent": self._recent.clone(),
         }
 
     def load_state_dict(self, state: StateTree) -> None:
@@ -73,6 +73,6 @@ class Prequential:
         self.samples = int(state["samples"])
         self.correct = int(state["correct"])
         self.loss_sum = float(state["loss_sum"])
-        self.confusion = state["confusion"]
-        self._recent = state["recent"]
+        self.confusion = state["confusion"].clone()
+        self._recent = state["recent"].clone()
         self.window = len(self._recent)

@@ -83,21 +83,13 @@ class GrowingLayer(nn.Module, ABC):
     def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
         """The tuples that the write rule makes of one trace, whose gradient is set."""
 
-    def grow(self, step: int, *, lr_value: float, lr_weight: float) -> int:
-        """Store what the traces say, born at `step`, and forget the traces.
-
-        Returns:
-            How many tuples were stored; traces without a gradient store none.
-        """
-        count = 0
-        for trace in self.traces:
-            if trace.gradient is None:
-                continue
-            tuples = self.write(trace, lr_value=lr_value, lr_weight=lr_weight)
-            self.memory.append(tuples, born=step)
-            count += len(tuples.key)
-        self.traces.clear()
-        return count
+    def pending(self, *, lr_value: float, lr_weight: float) -> list[Tuples]:
+        """What the traces so far would store; traces without a gradient store nothing."""
+        return [
+            self.write(trace, lr_value=lr_value, lr_weight=lr_weight)
+            for trace in self.traces
+            if trace.gradient is not None
+        ]
 
     def get_extra_state(self) -> dict[str, Any]:
         """The stored tuples and the clock, so that `state_dict` of any network is complete."""
@@ -114,7 +106,7 @@ class GrowingLayer(nn.Module, ABC):
         """Replace the stored tuples and the clock by saved ones."""
         self.memory.clear()
         for block in state["columns"]:
-            self.memory.load_columns({name: column.numpy() for name, column in block.items()})
+            self.memory.load_columns({name: column.cpu().numpy() for name, column in block.items()})
         step, momentum, decay = state["forgetting"]
         self.forgetting = Forgetting(int(step), float(momentum), float(decay))
 

@@ -7,21 +7,21 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from streamlearn.build import build_encoder, build_network, build_optimizer
 from streamlearn.coldstart import ColdStart
 from streamlearn.encoders import Encoder
+from streamlearn.encoders.base import as_float
 from streamlearn.errors import (
     ConfigError,
-    DataNotFoundError,
     FormatError,
     NotFiniteError,
     ShapeError,
+    StreamlearnError,
 )
-from streamlearn.hardware import resolve_hardware
+from streamlearn.files import read_learner_file, write_learner_file
+from streamlearn.hardware import DeviceName, resolve_hardware
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import LOSSES
 from streamlearn.memory import Memory
@@ -32,8 +32,6 @@ from streamlearn.state import StateTree, flatten, unflatten
 
 __all__ = ["Learner", "Scores"]
 
-FORMAT = "streamlearn-learner"
-FORMAT_VERSION = 1
 _PREDICT_ROWS = 256
 
 
@@ -75,7 +73,7 @@ class Learner:
             if encoder is not None and own is None:
                 sections["encoder"] = encoder
             settings = settings_of(sections)
-        elif sections:
+        elif sections or (encoder is not None and own is None):
             raise ConfigError("give settings or sections such as layer=…, not both")
         self.settings = settings
         names = [str(index) for index in range(classes)] if isinstance(classes, int) else classes
@@ -143,7 +141,8 @@ class Learner:
 
         Raises:
             ShapeError: shapes that do not fit each other or the samples before.
-            NotFiniteError: NaN or infinity; nothing was learnt.
+            NotFiniteError: NaN or infinity in the samples, or in what would be stored; nothing was
+                learnt.
             ConfigError: a target outside the classes; nothing was learnt.
         """
         features = self._checked(features)
@@ -152,9 +151,15 @@ class Learner:
             return Scores(torch.zeros(0, len(self.classes)), torch.zeros(0))
         if self.network is not None:
             return self._learn(self.encode(features), targets)
+        if self.input_shape is None:
+            self.encoder.check(tuple(features.shape[1:]))
+        # Copies: whoever feeds samples may use the same buffer for the next batch.
+        features = features.to("cpu", copy=True)
+        targets = targets.to("cpu", copy=True)
         probabilities = self._cold_scores(features)
         if self._cold is not None and self.settings.learner.cold_start == "online":
             self._cold.learn(features, targets)
+        self.input_shape = tuple(features.shape[1:])
         self._held.append((features, targets))
         if self.held >= self.settings.encoder.fit:
             self.flush()
@@ -165,26 +170,47 @@ class Learner:
 
         Returns:
             Whether there was anything to do.
+
+        Raises:
+            StreamlearnError: the samples cannot be encoded or learnt; they are held back still.
         """
         if self.network is not None or not self._held:
             return False
-        features = torch.cat([features for features, _ in self._held])
+        parts = [features for features, _ in self._held]
+        if len({part.dtype for part in parts}) > 1:  # uint8 and float images have other scales
+            parts = [as_float(part) for part in parts]
+        features = torch.cat(parts)
         targets = torch.cat([targets for _, targets in self._held])
-        with torch.no_grad():
-            self.encoder.fit(features)
-            self.encoder.to(self.hardware.device)
-        self._build(self.encoder.width)
-        self._held, self._cold = [], None
         batch = self.settings.learner.batch
-        for start in range(0, len(features), batch):
-            rows = slice(start, start + batch)
-            self._learn(self.encode(features[rows]), targets[rows])
+        try:
+            with torch.no_grad():
+                self.encoder.fit(features)
+                self.encoder.to(self.hardware.device)
+            self._build(self.encoder.width)
+            for start in range(0, len(features), batch):
+                rows = slice(start, start + batch)
+                self._learn(self.encode(features[rows]), targets[rows])
+        except BaseException:
+            self.network, self.optimizer, self.samples = None, None, 0
+            raise
+        self._held, self._cold = [], None
         return True
 
     def encode(self, features: Tensor) -> Tensor:
-        """The codes of samples, (B, width), on the learner's device."""
+        """The codes of samples, (B, width), on the learner's device.
+
+        Raises:
+            NotFiniteError: a sample so large that its code is not finite.
+        """
         with torch.no_grad():
-            return self.encoder(features.to(self.hardware.device))
+            codes = self.encoder(features.to(self.hardware.device))
+        if not bool(torch.isfinite(codes).all()):
+            row = int((~torch.isfinite(codes)).any(-1).nonzero()[0])
+            raise NotFiniteError(
+                f"the encoder makes NaN or infinity of row {row}, whose largest feature is "
+                f"{features[row].abs().max().item():g}; leave such rows out or scale them down"
+            )
+        return codes
 
     def _cold_scores(self, features: Tensor) -> Tensor:
         if self._cold is None or self.settings.learner.cold_start == "chance":
@@ -225,9 +251,7 @@ class Learner:
                 "add a first dimension with features[None]"
             )
         shape = tuple(features.shape[1:])
-        if self.input_shape is None:
-            self.input_shape = shape
-        elif shape != self.input_shape:
+        if self.input_shape is not None and shape != self.input_shape:
             raise ShapeError(
                 f"samples have shape {shape} but this learner began with {self.input_shape}; "
                 "bring them to that shape or start a new learner"
@@ -238,7 +262,7 @@ class Learner:
                 f"feature {column} of row {row} is {features.flatten(1)[row, column].item()}; "
                 "leave such rows out or fill in the value (data.on_error=skip does so in a run)"
             )
-        return features
+        return features.detach()
 
     def _checked_targets(self, targets: Tensor, count: int) -> Tensor:
         if targets.shape != (count,) or targets.is_floating_point():
@@ -273,6 +297,7 @@ class Learner:
             "classes": list(self.classes),
             "input_shape": None if self.input_shape is None else list(self.input_shape),
             "samples": self.samples,
+            "encoder_type": type(self.encoder).__name__,
             "width": None if self.network is None else self.encoder.width,
             "dtype": str(self.hardware.dtype).removeprefix("torch."),
         }
@@ -301,6 +326,12 @@ class Learner:
                 f"the saved learner keeps its tuples in {state['dtype']} but this one in {dtype}; "
                 f"set learner.dtype={state['dtype']}"
             )
+        encoder_type = type(self.encoder).__name__
+        if state["encoder_type"] != encoder_type:
+            raise FormatError(
+                f"the saved learner has a {state['encoder_type']} as its encoder but this one a "
+                f"{encoder_type}; give an encoder of your own again with encoder=…"
+            )
         shape = state["input_shape"]
         self.input_shape = None if shape is None else tuple(int(side) for side in shape)
         self.samples = int(state["samples"])
@@ -321,7 +352,11 @@ class Learner:
             memory.clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the whole learner to one safetensors file, replaced only once complete."""
+        """Write the whole learner to one safetensors file, replaced only once complete.
+
+        Raises:
+            StorageError: the system refused; a file that was there before is as it was.
+        """
         path = Path(path)
         tensors, tree = flatten(self.state_dict())
         for name, memory in self.memories().items():
@@ -329,45 +364,62 @@ class Learner:
                 for column, array in columns.items():
                     tensors[f"memory/{name}/{index}/{column}"] = torch.from_numpy(array)
         header = {
-            "format": FORMAT,
-            "version": str(FORMAT_VERSION),
             "settings": self.settings.model_dump_json(),
             "state": json.dumps(tree),
+            "tuples": json.dumps({name: len(memory) for name, memory in self.memories().items()}),
         }
-        part = path.with_name(path.name + ".part")
-        save_file(tensors, part, metadata=header)
-        os.replace(part, path)
+        write_learner_file(path, tensors, header)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str], *, encoder: Encoder | None = None) -> "Learner":
+    def load(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        encoder: Encoder | None = None,
+        device: DeviceName | None = None,
+    ) -> "Learner":
         """Read a learner that `save` wrote; it goes on with the same bits.
+
+        Args:
+            path: the file.
+            encoder: an encoder of one's own, if the learner was made with one.
+            device: where to compute from now on; None means as its settings say.
 
         Raises:
             DataNotFoundError: no such file.
             FormatError: not a learner, damaged, or written by a newer version.
         """
         path = Path(path)
-        if not path.is_file():
-            raise DataNotFoundError(
-                f"{str(path)!r} is not a file; give the path of a saved learner"
-            )
+        tensors, header = read_learner_file(path)
         try:
-            with safe_open(path, framework="pt") as file:
-                header = file.metadata() or {}
-                tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        except SafetensorError as error:
-            raise FormatError(f"{str(path)!r} is damaged or not a learner: {error}") from error
-        if header.get("format") != FORMAT:
-            raise FormatError(f"{str(path)!r} is not a saved learner; it has no such header")
-        if int(header["version"]) > FORMAT_VERSION:
+            return cls._rebuilt(path, header, tensors, encoder, device)
+        except StreamlearnError:
+            raise
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(
-                f"{str(path)!r} has format version {header['version']} but this program reads up "
-                f"to {FORMAT_VERSION}; upgrade streamlearn"
-            )
+                f"{str(path)!r} is damaged ({type(error).__name__}: {error}); fall back to a copy"
+            ) from error
+
+    @classmethod
+    def _rebuilt(
+        cls,
+        path: Path,
+        header: Mapping[str, str],
+        tensors: dict[str, Tensor],
+        encoder: Encoder | None,
+        device: DeviceName | None,
+    ) -> "Learner":
         state = unflatten(tensors, json.loads(header["state"]))
         settings = LearnerSettings.model_validate_json(header["settings"])
+        # "auto" may mean another dtype here than where the tuples were written.
+        chosen: dict[str, Any] = {"dtype": state["dtype"]}
+        if device is not None:
+            chosen["device"] = device
+        training = settings.learner.model_copy(update=chosen)
+        settings = settings.model_copy(update={"learner": training})
         learner = cls(state["classes"], settings, encoder=encoder)
         learner.load_state_dict(state)
+        counts = json.loads(header["tuples"])
         for name, memory in learner.memories().items():
             index = 0
             while f"memory/{name}/{index}/key" in tensors:
@@ -378,4 +430,9 @@ class Learner:
                     }
                 )
                 index += 1
+            if len(memory) != counts[name]:
+                raise FormatError(
+                    f"{str(path)!r} is damaged: {len(memory)} of {counts[name]} tuples of layer "
+                    f"{name!r} are there; fall back to a copy"
+                )
         return learner

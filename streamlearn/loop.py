@@ -50,7 +50,7 @@ class Loop:
         """Score and learn batch after batch, to the end of the stream."""
         batch_size = self.learner.settings.learner.batch
         mark = time.perf_counter()
-        for batch in self.stream.batches(batch_size):
+        for batch in self.stream.batches(batch_size, ahead=True):
             rows = batch.rows
             fitted = self.learner.fitted
             before = time.perf_counter()
@@ -59,9 +59,9 @@ class Loop:
             self.step += 1
             now = time.perf_counter()
             self.seconds, mark = self.seconds + now - mark, now
-            for item in rows.skipped:
-                self.skipped += 1
-                yield Skipped(item.item, item.reason, self.skipped)
+            skipped, self.skipped = self.skipped, self.skipped + len(rows.skipped)
+            for number, item in enumerate(rows.skipped, start=skipped + 1):
+                yield Skipped(item.item, item.reason, number)
             if self.learner.fitted and not fitted:
                 yield self._encoder_fitted(now - before)
             yield self._progress(scores.losses.mean().item() if len(scores.losses) else 0.0, now)

@@ -9,6 +9,7 @@ padded to a multiple of 16 columns: numerator and denominator of a retrieval com
 Rows that are not filled yet are zero, and a zero row contributes exactly nothing.
 """
 
+import math
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
@@ -129,9 +130,25 @@ class Memory:
             born: the step that wrote them, or `PRIOR`.
 
         Raises:
+            ShapeError, NotFiniteError: as `check` does; nothing was stored.
+        """
+        self.check(tuples, born)
+        key, weight, value = (column.detach() for column in tuples)
+        count = len(key)
+        start = 0
+        while start < count:
+            block = self._tail()
+            stop = min(start + self.block_rows - block.count, count)
+            self._fill(block, Tuples(key[start:stop], weight[start:stop], value[start:stop]), born)
+            start = stop
+
+    def check(self, tuples: Tuples, born: int) -> None:
+        """Whether tuples may be stored, so that several memories can be written all or none.
+
+        Raises:
             ShapeError: a width that differs from the memory's.
-            NotFiniteError: a NaN or infinity, which would spoil every later retrieval; nothing
-                was stored.
+            NotFiniteError: a NaN or infinity, once rounded to the memory's dtype, or a key whose
+                square is none: it would spoil every later retrieval.
         """
         key, weight, value = tuples
         count = len(key)
@@ -143,17 +160,14 @@ class Memory:
                 "give the layer the widths that it was built with"
             )
         # A sum is NaN or infinite as soon as one term is: one small reduction instead of a mask.
-        if not bool(torch.isfinite(key.sum() + weight.sum() + value.sum())):
+        wide = accumulation_dtype(self.dtype)
+        square = key.detach().to(self.dtype).to(wide).square().sum()
+        rest = value.detach().to(self.dtype).to(wide).sum() + weight.detach().to(self.dtype).sum()
+        if not bool(torch.isfinite(square + rest)):
             raise NotFiniteError(
                 f"step {born} would store a NaN or infinity in the memory; lower the learning "
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
             )
-        start = 0
-        while start < count:
-            block = self._tail()
-            stop = min(start + self.block_rows - block.count, count)
-            self._fill(block, Tuples(key[start:stop], weight[start:stop], value[start:stop]), born)
-            start = stop
 
     def clear(self) -> None:
         """Drop every tuple, the starting rows too."""
@@ -230,7 +244,8 @@ class Memory:
                     "the stored memory belongs to another layer or is damaged"
                 )
         key, weight, value, born = (
-            torch.from_numpy(np.ascontiguousarray(columns[name])).to(self.device) for name in widths
+            torch.from_numpy(np.require(columns[name], requirements=["C", "W"])).to(self.device)
+            for name in widths
         )
         start = 0
         while start < count:
@@ -248,7 +263,9 @@ def decay_coefficients(age: Tensor, momentum: float, decay: float) -> Tensor:
 
         c(n) = Σ_{j=0..n} (1−γ)^{n−j} μ^j = ((1−γ)^{n+1} − μ^{n+1}) / ((1−γ) − μ),
 
-    and (n+1)·μⁿ where 1−γ = μ. No state but the birth step is needed.
+    and (n+1)·μⁿ where 1−γ = μ. No state but the birth step is needed. With a the larger of 1−γ and
+    μ, b the smaller and r = b/a it is computed as aⁿ (1 − r^{n+1})/(1 − r), which does not cancel
+    where the two come close: 1 − r = (a − b)/a is exact there.
 
     Args:
         age: n, any shape, float64.
@@ -257,12 +274,12 @@ def decay_coefficients(age: Tensor, momentum: float, decay: float) -> Tensor:
 
     Source: arXiv 2610.03858, appendices A.4 and D.
     """
-    keep = 1.0 - decay
-    if abs(keep - momentum) < 1e-6:
-        # The quotient cancels here; the average of both is right to second order.
-        middle = 0.5 * (keep + momentum)
-        return (age + 1) * middle**age
-    return (keep ** (age + 1) - momentum ** (age + 1)) / (keep - momentum)
+    larger, smaller = max(1.0 - decay, momentum), min(1.0 - decay, momentum)
+    if smaller == larger:
+        return (age + 1) * larger**age
+    gap = (larger - smaller) / larger  # 1 − r
+    log_ratio = math.log1p(-gap) if smaller > 0 else -math.inf
+    return larger**age * torch.expm1((age + 1) * log_ratio) / -gap
 
 
 def _to_numpy(tensor: Tensor) -> NDArray[np.generic]:

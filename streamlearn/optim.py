@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.layers import GrowingLayer
+from streamlearn.memory import Tuples
 from streamlearn.retrieval import Forgetting
 from streamlearn.state import StateTree
 
@@ -63,11 +64,10 @@ class FunctionalSGD:
         }
         if isinstance(model, nn.Module):
             layers = [module for module in model.modules() if isinstance(module, GrowingLayer)]
-            given: list[dict[str, Any]] = [{"layers": layers}]
+            given: list[dict[str, Any]] = [{"layers": layers}] if layers else []
         else:
             given = list(model)
         self.param_groups: list[Group] = [_group({**rates, **group}) for group in given]
-        self.steps = 0
         layers = [layer for group in self.param_groups for layer in group["layers"]]
         if not layers:
             raise ConfigError(
@@ -76,6 +76,8 @@ class FunctionalSGD:
             )
         if len({id(layer) for layer in layers}) != len(layers):
             raise ConfigError("a growing layer is in two groups; each may be written by one only")
+        # Tuples that are there already have their age: the clock goes on, 0 in a new network.
+        self.steps = max(layer.forgetting.step for layer in layers)
         self._set_clock()
 
     def zero_grad(self) -> None:
@@ -92,12 +94,22 @@ class FunctionalSGD:
 
         Returns:
             The closure's loss, if there is one.
+
+        Raises:
+            NotFiniteError: a layer would store a NaN or infinity; no layer stored anything.
         """
         loss = closure() if closure is not None else None
-        self.steps += 1
+        writes: list[tuple[GrowingLayer, Tuples]] = []
         for group in self.param_groups:
+            rates = {"lr_value": group["lr_value"], "lr_weight": group["lr_weight"]}
             for layer in group["layers"]:
-                layer.grow(self.steps, lr_value=group["lr_value"], lr_weight=group["lr_weight"])
+                writes += [(layer, tuples) for tuples in layer.pending(**rates)]
+        for layer, tuples in writes:  # all layers or none
+            layer.memory.check(tuples, self.steps + 1)
+        self.steps += 1
+        for layer, tuples in writes:
+            layer.memory.append(tuples, born=self.steps)
+        self.zero_grad()
         self._set_clock()
         return loss
 
@@ -140,13 +152,21 @@ def _group(given: dict[str, Any]) -> Group:
             f"a group of FunctionalSGD has no setting {sorted(unknown)[0]!r}; "
             f"it takes {', '.join(Group.__annotations__)}"
         )
+    layers = list(given.get("layers", ()))
+    foreign = next((layer for layer in layers if not isinstance(layer, GrowingLayer)), None)
+    if foreign is not None or not layers:
+        what = "no layers" if foreign is None else f"a {type(foreign).__name__} among its layers"
+        raise ConfigError(
+            f"a group of FunctionalSGD has {what}; give it layers=[…] of growing layers, ordinary "
+            "parameters belong to an ordinary optimizer"
+        )
     for name, below in (("lr_value", None), ("lr_weight", None), ("momentum", 1), ("decay", 1)):
         value = given[name]
         if not math.isfinite(value) or value < 0 or (below is not None and value >= below):
             limits = "at least 0" if below is None else f"in [0, {below})"
             raise ConfigError(f"{name}={value} must be finite and {limits}")
     return Group(
-        layers=list(given["layers"]),
+        layers=layers,
         lr_value=float(given["lr_value"]),
         lr_weight=float(given["lr_weight"]),
         momentum=float(given["momentum"]),

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from streamlearn.errors import GraphError
 from streamlearn.kernels import SAFE_EXPONENT, Kernel
@@ -32,6 +33,9 @@ __all__ = ["Forgetting", "ScratchPool", "Trace", "retrieve"]
 
 CACHE_BYTES = 1 << 30
 """Keep forward scores for the backward pass up to this size a layer."""
+
+_LARGEST_EXPONENT = 80.0
+"""`e^80` is still far inside float32 and bfloat16."""
 
 
 @dataclass(slots=True)
@@ -75,6 +79,8 @@ class ScratchPool:
 
     def give(self, buffer: Tensor) -> None:
         """Hand a buffer back; sizes that went out of use are dropped."""
+        if buffer.is_inference():  # could not be written again outside inference mode
+            return
         key = (buffer.shape[0], buffer.shape[1])
         if key not in self.free and len(self.free) >= 16:
             self.free.clear()
@@ -131,10 +137,21 @@ class _Context:
         buffer = self.pool.take(len(scaled), block.padded, like=scaled)
         self.kernel.scores_(block, scaled, square, out=buffer)
         if shift is not None:
-            buffer.sub_(shift.to(buffer.dtype))
+            # Only tuples without weight can stand above the shift, and their pull may overflow.
+            buffer.sub_(shift.to(buffer.dtype)).clamp_max_(_LARGEST_EXPONENT)
         if self.kernel.kind != "dot":
             buffer.exp_()
         return self.age_(buffer, block)
+
+    def counts(self, block: Block) -> Tensor:
+        """Which rows of a block have any weight left, (n,); unfilled ones do not."""
+        weight = block.weight[: block.padded]
+        if self.forgetting.active:
+            clock = self.forgetting
+            weight = weight * self.memory.coefficients(
+                block, clock.step, clock.momentum, clock.decay
+            )
+        return weight > 0
 
     def age_(self, buffer: Tensor, block: Block) -> Tensor:
         """Multiply the columns of (B, n) by each tuple's coefficient c(n)."""
@@ -176,7 +193,8 @@ def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
     """The largest exponent of each query, (B, 1), where exponents are not known to be small.
 
     Normalised queries and keys bound their logits by κ, and no maximum is needed. Otherwise a first
-    sweep finds it: the running-maximum form, in two sweeps so that block sums still simply add.
+    sweep finds it: the running-maximum form, in two sweeps so that block sums still simply add. The
+    maximum is taken over the tuples that make up the denominator, which it keeps from vanishing.
     """
     memory, kernel = context.memory, context.kernel
     if not kernel.normalised or kernel.bound(square, memory.max_key_square) <= SAFE_EXPONENT:
@@ -185,7 +203,7 @@ def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
     for block in memory.blocks:
         buffer = context.pool.take(len(scaled), block.padded, like=scaled)
         kernel.scores_(block, scaled, square, out=buffer)
-        # Unfilled rows score 0 and may only raise the shift, which cancels.
+        buffer.masked_fill_(~context.counts(block), -torch.inf)
         largest = torch.maximum(largest, buffer.amax(-1, keepdim=True).to(largest.dtype))
         context.pool.give(buffer)
     return largest
@@ -205,10 +223,16 @@ class _Retrieve(torch.autograd.Function):
         return output
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         gradient = gradients[0]
         context: _Context = ctx.context
         query, output, denominator = ctx.saved_tensors
+        if len(context.memory) != ctx.rows:
+            raise GraphError(
+                f"the memory went from {ctx.rows} to {len(context.memory)} tuples between a "
+                "forward pass and its backward pass; call backward before step"
+            )
         if context.trace is not None:
             previous = context.trace.gradient
             context.trace.gradient = gradient if previous is None else previous + gradient
@@ -226,11 +250,6 @@ def _query_gradient(
     gradient: Tensor,
 ) -> Tensor:
     memory, kernel, pool = context.memory, context.kernel, context.pool
-    if len(memory) != ctx.rows:
-        raise GraphError(
-            f"the memory grew from {ctx.rows} to {len(memory)} tuples between a forward pass and "
-            "its backward pass; call backward before step"
-        )
     wide = accumulation_dtype(memory.dtype)
     gradient = gradient.to(wide)
     width = memory.value_width

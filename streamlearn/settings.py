@@ -277,8 +277,10 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
             else (f"known here: {', '.join(known)}")
         )
         return f"{key} is not a setting; {hint}"
-    if first["type"] in ("union_tag_invalid", "union_tag_not_found"):
-        choices = list(kinds.get(str(first["loc"][0]), ()))
+    choices = list(kinds.get(path[0], ())) if path else []
+    if first["type"] == "union_tag_not_found":
+        return f"{key}.kind is missing; choose {', '.join(choices)}"
+    if first["type"] == "union_tag_invalid":
         given = value.get("kind") if isinstance(value, dict) else value
         nearest = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else f"choose {', '.join(choices)}"

@@ -30,10 +30,18 @@ def flatten(tree: StateTree) -> tuple[dict[str, Tensor], Any]:
 
     def walk(value: Any, path: str) -> Any:
         if isinstance(value, Tensor):
+            while path in tensors:  # a key with a dot in it may spell another path
+                path += "'"
             tensors[path] = value.detach().to("cpu", copy=True).contiguous()
             return {_REFERENCE: path}
         if isinstance(value, dict):
-            return {str(key): walk(item, f"{path}.{key}" if path else str(key))
+            odd = [key for key in value if not isinstance(key, str) or key == _REFERENCE]
+            if odd:
+                raise FormatError(
+                    f"the state at {path!r} has the key {odd[0]!r}, which cannot be saved; "
+                    f"keys are strings other than {_REFERENCE!r}"
+                )
+            return {key: walk(item, f"{path}.{key}" if path else key)
                     for key, item in value.items()}  # fmt: skip
         if isinstance(value, (list, tuple)):
             return [walk(item, f"{path}.{index}") for index, item in enumerate(value)]

@@ -35,6 +35,13 @@ class Encoder(ABC):
     def width(self) -> int:
         """The width of the vectors; known once fitted."""
 
+    def check(self, shape: tuple[int, ...]) -> None:  # noqa: B027 — most take any shape
+        """Whether samples of this shape can be encoded, to be told before they are held back.
+
+        Raises:
+            ShapeError, ConfigError: they cannot.
+        """
+
     @abstractmethod
     def fit(self, features: Tensor) -> None:
         """Fit on samples (n, …), n ≥ 1, and freeze."""
@@ -72,6 +79,10 @@ class Chain(Encoder):
     def width(self) -> int:
         """The last stage's."""
         return self.stages[-1].width
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Whether the first stage takes samples of this shape."""
+        self.stages[0].check(shape)
 
     def fit(self, features: Tensor) -> None:
         """Fit stage after stage."""

@@ -47,8 +47,7 @@ class Standardise(Encoder):
         else:
             mean = flat.mean(0)
             deviation = flat.std(0, correction=0)
-        # Rounding leaves a constant column a deviation that is tiny, not zero.
-        constant = deviation <= 1e-7 * mean.abs().clamp_min(1e-30)
+        constant = _constant(mean, deviation)
         scale = torch.where(constant, torch.zeros_like(deviation), 1.0 / deviation)
         self.tensors = {"mean": mean.to(torch.float32), "scale": scale.to(torch.float32)}
 
@@ -92,26 +91,26 @@ class PCA(Encoder):
 
     def fit(self, features: Tensor) -> None:
         """Find mean and components, in float64, from the smaller of the two Gram matrices."""
-        rows = flatten_features(features).to(torch.float64)  # (n, D)
+        rows = flatten_features(features).to(torch.float64, copy=True)  # (n, D)
         count = len(rows)
         mean = rows.mean(0)
-        rows = rows - mean
-        scale = torch.ones_like(mean)
-        if self.standardise:
-            deviation = rows.square().mean(0).sqrt()
-            constant = deviation <= 1e-7 * mean.abs().clamp_min(1e-30)
-            scale = torch.where(constant, torch.zeros_like(deviation), 1.0 / deviation)
-            rows = rows * scale
+        rows -= mean
+        deviation = rows.square().mean(0).sqrt()
+        gain = 1.0 / deviation if self.standardise else torch.ones_like(deviation)
+        scale = torch.where(_constant(mean, deviation), torch.zeros_like(gain), gain)
+        rows *= scale
         if rows.shape[1] <= count:
-            variances, basis = torch.linalg.eigh(rows.T @ rows / count)  # ascending
+            variances, vectors = torch.linalg.eigh(rows.T @ rows / count)  # ascending
         else:
-            variances, left = torch.linalg.eigh(rows @ rows.T / count)
-            safe = variances.clamp_min(_RANK_TOLERANCE * variances[-1].clamp_min(1e-300))
-            basis = rows.T @ (left / (safe * count).sqrt())  # (D, n)
-        variances, basis = variances.flip(0), basis.flip(1)
+            variances, vectors = torch.linalg.eigh(rows @ rows.T / count)
+        variances, vectors = variances.flip(0), vectors.flip(1)
         rank = int((variances > _RANK_TOLERANCE * variances[0]).sum()) if variances[0] > 0 else 0
         kept = max(1, min(self.components, rank))  # constant samples keep one, all-zero, column
-        variances, basis = variances[:kept], basis[:, :kept]
+        variances, basis = variances[:kept], vectors[:, :kept]
+        if rank and len(basis) != rows.shape[1]:  # from vectors over samples to those over features
+            basis = rows.T @ (basis / (variances * count).sqrt())  # (D, r)
+        elif not rank:
+            basis = rows.new_zeros(rows.shape[1], kept)
         if rank == 0:
             gain = torch.zeros_like(variances)
         else:
@@ -124,4 +123,9 @@ class PCA(Encoder):
     def __call__(self, features: Tensor) -> Tensor:
         """Project samples (B, …) to (B, r)."""
         mean, projection = self.tensors["mean"], self.tensors["projection"]
-        return (flatten_features(features) - mean) @ projection
+        return (flatten_features(features) - mean).to(projection.dtype) @ projection
+
+
+def _constant(mean: Tensor, deviation: Tensor) -> Tensor:
+    """Which columns are constant: rounding leaves them a deviation that is tiny, not zero."""
+    return deviation <= 1e-7 * mean.abs().clamp_min(1e-30)

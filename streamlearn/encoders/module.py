@@ -60,7 +60,7 @@ class ModuleEncoder(Encoder):
             if self.prepare is not None:
                 values = self.prepare(values)
             parts.append(self.module(values).flatten(1))
-        return torch.cat(parts)
+        return torch.cat(parts) if parts else torch.zeros(0, self.width)
 
     def to(self, device: torch.device) -> None:
         """Move the module to a device."""

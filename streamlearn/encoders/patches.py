@@ -15,7 +15,7 @@ from streamlearn.errors import ConfigError, ShapeError
 
 __all__ = ["PatchFeatures"]
 
-_SAMPLED_PATCHES = 100_000
+_SAMPLED_PATCHES = 50_000
 _CHUNK = 4
 """Images at a time: their responses (4 × 729 × 400 floats) then stay near the cache."""
 
@@ -76,30 +76,33 @@ class PatchFeatures(Encoder):
         """Two signs of each filter in each cell."""
         return 2 * self.filters * self.pool**2
 
-    def fit(self, features: Tensor) -> None:
-        """Draw and whiten filters from images (n, channels, height, width)."""
-        if features.ndim != 4:
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Whether samples are images (channels, height, width), and large enough."""
+        if len(shape) != 3:
             raise ShapeError(
-                f"the patch encoder needs images (n, channels, height, width) but the samples have "
-                f"shape {tuple(features.shape)}; choose encoder=pca or encoder=standardise"
+                f"the patch encoder needs images (channels, height, width) but the samples have "
+                f"shape {shape}; choose encoder=pca or encoder=standardise"
             )
-        side = min(features.shape[-2:])
-        if side < self.patch + self.pool - 1:
+        if min(shape[1:]) < self.patch + self.pool - 1:
             raise ConfigError(
-                f"images of {features.shape[-2]}×{features.shape[-1]} pixels are too small for "
+                f"images of {shape[1]}×{shape[2]} pixels are too small for "
                 f"encoder.patch={self.patch} and encoder.pool={self.pool}; lower one of them"
             )
+
+    def fit(self, features: Tensor) -> None:
+        """Draw and whiten filters from images (n, channels, height, width)."""
+        self.check(tuple(features.shape[1:]))
         generator = torch.Generator().manual_seed(self.seed)
         patches = self._draw(features.cpu(), generator)  # (n, channels, patch, patch)
         patches = self._normalise(patches)
         rows = patches.flatten(1).to(torch.float64)
-        pool = (
-            torch.cat([rows, patches.flip(-1).flatten(1).to(rows.dtype)]) if self.mirror else rows
-        )
-        mean = pool.mean(0)  # m
-        covariance = (pool - mean).T @ (pool - mean) / len(pool)
-        variances, basis = torch.linalg.eigh(covariance)
-        whitening = basis @ ((variances + self.zca).rsqrt()[:, None] * basis.T)  # Z
+        mean, moment = rows.mean(0), rows.T @ rows / len(rows)  # m, E[n nᵀ]
+        if self.mirror:  # of the patches and their mirror images together
+            flipped = torch.arange(rows.shape[1]).reshape(patches.shape[1:]).flip(-1).flatten()
+            mean = 0.5 * (mean + mean[flipped])
+            moment = 0.5 * (moment + moment[flipped][:, flipped])
+        variances, basis = torch.linalg.eigh(moment - torch.outer(mean, mean))
+        whitening = basis @ ((variances.clamp_min(0) + self.zca).rsqrt()[:, None] * basis.T)  # Z
         chosen = torch.randperm(len(rows), generator=generator)[: self.filters]
         chosen = chosen.repeat(-(-self.filters // len(chosen)))[: self.filters]
         filters = (rows[chosen] - mean) @ whitening
@@ -185,13 +188,13 @@ class PatchFeatures(Encoder):
 
 
 def _segments(length: int, parts: int) -> list[tuple[int, int]]:
-    """Split a length symmetrically; parts overlap by a position where it does not divide."""
+    """Split a length symmetrically; parts overlap by a position where it does not divide.
+
+    The middle one of an odd number of parts is a position longer where symmetry wants that.
+    """
     size = -(-length // parts)
-    if parts == 1:
-        return [(0, length)]
-    starts = [round(index * (length - size) / (parts - 1)) for index in range(parts)]
-    starts = [
-        start if 2 * index < parts else length - size - starts[parts - 1 - index]
-        for index, start in enumerate(starts)
-    ]
-    return [(start, start + size) for start in starts]
+    left = [round(index * (length - size) / max(parts - 1, 1)) for index in range(parts // 2)]
+    spans = [(start, start + size) for start in left]
+    middle = (length - size) // 2
+    mirrored = [(length - stop, length - start) for start, stop in reversed(spans)]
+    return spans + [(middle, length - middle)] * (parts % 2) + mirrored

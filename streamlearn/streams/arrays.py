@@ -24,7 +24,8 @@ class ArrayDataset:
         targets: (n,) int64 indices into the classes; any value in a faulty row.
         faults: why a row cannot be used, by its position.
         on_error: "skip" names faulty rows in what `read` returns, "stop" raises at the first.
-        where: what a row is a row of, in messages: "row 17 of x in FILE"; the name by default.
+        where: what a row is a row of, in messages: "row 17 of x in FILE", counted from 0; the
+            name by default.
         image_size: bring square images of this many pixels a side out of `read`.
 
     Raises:

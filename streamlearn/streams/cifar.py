@@ -12,7 +12,7 @@ from .arrays import ArrayDataset
 from .base import Dataset
 from .splits import Request, Splits
 from .trees import printable
-from .vision import KnownSet, open_known
+from .vision import KnownSet, open_known, quietly
 
 __all__ = ["open_cifar10", "open_cifar100"]
 
@@ -43,6 +43,7 @@ def _known(classes: int, kind: str, folder: str, stem: str) -> KnownSet:
         classes,
         f"torchvision's {folder}/ or {archive}",
         read,
+        lambda root, request: None,
         download,
         folder,
     )
@@ -63,8 +64,9 @@ def _read(title: str, kind: Any, root: Path, archive: Path, request: Request) ->
             )
 
     def part(train: bool) -> Dataset:
-        # With an intact archive, "download" only unpacks it.
-        loaded = kind(str(root), train=train, download=damaged is not None)
+        with quietly():
+            # With an intact archive, "download" only unpacks it.
+            loaded = kind(str(root), train=train, download=train and damaged is not None)
         return ArrayDataset(
             title,
             loaded.classes,

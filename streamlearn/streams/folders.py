@@ -186,9 +186,11 @@ def open_class_folders(request: Request, name: str, train: Tree, test: Tree | No
 
 def _part(place: Path, name: str) -> tuple[Tree | None, Tree | None]:
     folder, packed = place / name, place / f"{name}.zip"
-    # A folder called train that holds images itself is a class of trains.
-    if folder.is_dir() and any(e.is_dir() and is_visible(e.name) for e in os.scandir(folder)):
-        return FolderTree(folder), None
+    if folder.is_dir():
+        with os.scandir(folder) as entries:
+            # A folder called train that holds images itself is a class of trains.
+            if any(entry.is_dir() and is_visible(entry.name) for entry in entries):
+                return FolderTree(folder), None
     return open_zip(packed) if packed.is_file() else (None, None)
 
 

@@ -36,20 +36,26 @@ def open_fashion(request: Request) -> Splits:
 
 
 def _known(title: str, kind: str, classes: tuple[str, ...], *system: Path) -> KnownSet:
+    def splits(files: IdxSet, request: Request) -> Splits:
+        return Splits(
+            _part(title, classes, files, "train", request),
+            _part(title, classes, files, "t10k", request),
+        )
+
     def read(root: Path, request: Request) -> Splits | None:
         files = find_idx(root / kind / "raw")
-        if len(files) < len(IDX_STEMS):  # a download that was cut is made anew
-            files = find_idx(root)
-        if not files:
-            return None
+        # A download that was cut is made anew.
+        return splits(files, request) if len(files) == len(IDX_STEMS) else None
+
+    def read_plain(root: Path, request: Request) -> Splits | None:
+        files = find_idx(root)
         lacking = [stem for stem in IDX_STEMS if stem not in files]
-        if lacking:
+        if files and lacking:
             raise DataError(
                 f"{printable(str(root))} has the {', '.join(files)} of {title} but not the "
                 f"{', '.join(lacking)}; put the missing idx files beside them"
             )
-        return Splits(_part(title, classes, files, "train", request),
-                      _part(title, classes, files, "t10k", request))  # fmt: skip
+        return splits(files, request) if files else None
 
     def download(root: Path) -> None:
         getattr(importlib.import_module("torchvision.datasets"), kind)(str(root), download=True)
@@ -60,6 +66,7 @@ def _known(title: str, kind: str, classes: tuple[str, ...], *system: Path) -> Kn
         "the four files train-images-idx3-ubyte, train-labels-idx1-ubyte, t10k-images-idx3-ubyte "
         "and t10k-labels-idx1-ubyte (or the same with .gz)",
         read,
+        read_plain,
         download,
         f"{kind}/raw",
         system,

@@ -82,6 +82,8 @@ def open_npz(request: Request) -> Splits:
 def _load(place: Path) -> dict[str, NDArray[np.generic]]:
     if not place.exists():
         raise DataNotFoundError(f"there is no file {place}; give an .npz file by data.path=FILE")
+    if place.is_dir():
+        raise DataError(f"{place} is a folder; give an .npz file by data.path=FILE")
     try:
         file = np.load(place, allow_pickle=False)
     except _DAMAGE as error:

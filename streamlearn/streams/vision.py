@@ -1,7 +1,8 @@
 """How a well-known image data set is found: in files that are here, else by torchvision's download.
 
-Each is looked for in torchvision's own layout (its module says which) and as class folders or zip
-files of them, first in the given folder or `data`, then where the system keeps it.
+A folder that was given is looked through for torchvision's own layout, for plain files as others
+pack them, and for class folders or zip files of them. In `data`, where several sets may lie, only
+torchvision's layout counts: the others do not say which set they are.
 """
 
 import contextlib
@@ -19,7 +20,7 @@ from .folders import find_class_folders, open_class_folders
 from .splits import Request, Splits, given_path
 from .trees import Tree, printable
 
-__all__ = ["DEFAULT_ROOT", "KnownSet", "open_known"]
+__all__ = ["DEFAULT_ROOT", "KnownSet", "open_known", "quietly"]
 
 DEFAULT_ROOT = Path("data")
 """Where data sets are looked for and downloaded to, unless a folder is given."""
@@ -34,6 +35,7 @@ class KnownSet:
 
     title: for people. classes: how many it has. files: what to put where, for a message.
     read: its data sets from torchvision's layout in a folder, None where that is not there.
+    read_plain: the same for another layout that may lie in a folder of its own.
     download: puts torchvision's layout into an empty folder, `delivered` in it.
     system: folders outside the user's where a distribution's package puts it.
     """
@@ -42,6 +44,7 @@ class KnownSet:
     classes: int
     files: str
     read: Callable[[Path, Request], Splits | None]
+    read_plain: Callable[[Path, Request], Splits | None]
     download: Callable[[Path], None]
     delivered: str
     system: tuple[Path, ...] = ()
@@ -55,34 +58,42 @@ def open_known(known: KnownSet, request: Request) -> Splits:
         DataError: what was found is damaged.
     """
     given = request.root or request.path
-    roots = [DEFAULT_ROOT, *known.system] if given is None else [given_path(given)]
-    for root in roots:
-        found = _find(known, root, request)
-        if found is not None:
-            return found
+    if given is None:
+        root, places = DEFAULT_ROOT, [DEFAULT_ROOT, *known.system]
+        found = _in_layout(known, root, request)
+        for folder in known.system:
+            found = found or known.read_plain(folder, request)
+    else:
+        root = given_path(given)
+        places = [root]
+        found = _in_layout(known, root, request) or _in_own_folder(known, root, request)
     failure = ""
-    if request.download:
+    if found is None and request.download:
         try:
-            _download(known, roots[0])
+            _download(known, root)
         except Exception as error:  # torchvision, urllib and tarfile have no common base
             reason = " ".join(str(error).split())[:200]
             failure = f" and could not be downloaded ({reason or type(error).__name__})"
         else:
-            found = _find(known, roots[0], request)
-            if found is not None:
-                return found
-    places = " or ".join(printable(str(root.absolute())) for root in roots)
-    raise DataNotFoundError(
-        f"{known.title} is not in {places}{failure}; put {known.files}, or train/ and test/ (or "
-        "train.zip and test.zip) of class folders, into a folder and name it by data.root=FOLDER, "
-        "or run scenario=digits-onepass, which needs no files"
-    )
+            found = _in_layout(known, root, request)
+    if found is None:
+        searched = " or ".join(printable(str(place.absolute())) for place in places)
+        raise DataNotFoundError(
+            f"{known.title} is not in {searched}{failure}; put {known.files}, or train/ and test/ "
+            "(or train.zip and test.zip) of class folders, into a folder and name it by "
+            "data.root=FOLDER, or run scenario=digits-onepass, which needs no files"
+        )
+    return found
 
 
-def _find(known: KnownSet, root: Path, request: Request) -> Splits | None:
+def _in_layout(known: KnownSet, root: Path, request: Request) -> Splits | None:
+    return known.read(root, request) if root.is_dir() else None
+
+
+def _in_own_folder(known: KnownSet, root: Path, request: Request) -> Splits | None:
     if not root.exists():
         return None
-    found = None if root.is_file() else known.read(root, request)
+    found = known.read_plain(root, request) if root.is_dir() else None
     if found is not None:
         return found
     trees = find_class_folders(root)
@@ -105,25 +116,25 @@ def _packing(tree: Tree) -> str:
 
 def _download(known: KnownSet, root: Path) -> None:
     """Download beside the place and move finished files there, so that a cut leaves no torso."""
-    created = not root.exists()
+    created = [folder for folder in (root, *root.parents) if not folder.exists()]
     root.mkdir(parents=True, exist_ok=True)
     try:
         with tempfile.TemporaryDirectory(prefix=".download-", dir=root) as folder:
-            with _polite():
+            with quietly():
                 known.download(Path(folder))
             target = root / known.delivered
             target.mkdir(parents=True, exist_ok=True)
             for file in (Path(folder) / known.delivered).iterdir():
                 os.replace(file, target / file.name)
     except BaseException:
-        if created:
-            with contextlib.suppress(OSError):
-                root.rmdir()
+        with contextlib.suppress(OSError):
+            for empty in created:
+                empty.rmdir()
         raise
 
 
 @contextlib.contextmanager
-def _polite() -> Iterator[None]:
+def quietly() -> Iterator[None]:
     """Nothing on standard output, and no waiting for ever."""
     before = socket.getdefaulttimeout()
     socket.setdefaulttimeout(_DOWNLOAD_TIMEOUT)

@@ -1,0 +1,161 @@
+"""The commands and their options; what they do is imported only when they are called.
+
+Each command gives its exit code. Errors are raised to `streamlearn.cli.main`.
+"""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from .completion import complete_run, complete_word
+
+if TYPE_CHECKING:
+    from streamlearn.scenarios.session import Session
+
+    from .output import Output
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="streamlearn",
+    help="Learn from a stream in a single pass, with a memory that grows and is kept on disk.",
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings, such as scenario=NAME, data.limit=2000, seed=3, run.name=mine.",
+        autocompletion=complete_word,
+        show_default=False,
+    ),
+]
+Run = Annotated[
+    str,
+    typer.Argument(
+        metavar="RUN",
+        help="A run's folder, or its name in the folder 'runs'.",
+        autocompletion=complete_run,
+        show_default=False,
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object a line on stdout.")]
+Plain = Annotated[bool, typer.Option("--plain", help="Plain lines, even on a terminal.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Only the result, no progress.")]
+
+
+@app.callback(invoke_without_command=True)
+def streamlearn(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+) -> int:
+    """Learn from a stream in a single pass, with a memory that grows and is kept on disk."""
+    if version:
+        from streamlearn import __version__
+
+        typer.echo(f"streamlearn {__version__}")
+        raise typer.Exit
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit
+    return 0
+
+
+@app.command()
+def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Quiet = False) -> int:
+    """Learn a scenario's stream; without words, the default scenario.
+
+    Ctrl-C saves a checkpoint and stops; the command that resumes is printed then.
+    """
+    from .learn import Options, learn
+
+    def start() -> "Session":
+        from streamlearn.scenarios.session import Session
+        from streamlearn.scenarios.words import resolve
+
+        return Session.start(resolve(words or []))
+
+    return learn(start, Options(json, plain, quiet))
+
+
+@app.command()
+def resume(
+    run: Run,
+    words: Words = None,
+    json: Json = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
+) -> int:
+    """Go on with a run from its last checkpoint."""
+    from .learn import Options, learn
+
+    def start() -> "Session":
+        from streamlearn.scenarios.session import Session
+        from streamlearn.storage import find_run
+
+        return Session.resume(find_run(run), words or [])
+
+    return learn(start, Options(json, plain, quiet))
+
+
+@app.command()
+def scenarios(json: Json = False) -> int:
+    """List the built-in scenarios."""
+    from .listing import list_scenarios
+
+    return _printed(lambda output: list_scenarios(output, json))
+
+
+@app.command()
+def inspect(run: Run, json: Json = False) -> int:
+    """Show what a run holds: progress, memory and disk."""
+    from streamlearn.storage import find_run
+
+    from .inspect import inspect as show
+
+    return _printed(lambda output: show(find_run(run), output, json))
+
+
+@app.command()
+def watch(run: Run, json: Json = False, plain: Plain = False, quiet: Quiet = False) -> int:
+    """Follow a run from a second terminal, or see how it ended. Ctrl-C leaves the run alone."""
+    from .signals import Interrupted, StopSignals
+
+    try:
+        with StopSignals():
+            from streamlearn.storage import find_run
+
+            from .learn import Options
+            from .watch import watch as follow
+
+            return follow(find_run(run), Options(json, plain, quiet))
+    except Interrupted as interrupted:
+        return 0 if interrupted.name == "SIGINT" else interrupted.exit_code
+
+
+@app.command()
+def evaluate(run: Run, words: Words = None, json: Json = False, quiet: Quiet = False) -> int:
+    """Score a run's last checkpoint on the held-out test."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.scenarios.session import evaluate as score
+        from streamlearn.storage import find_run
+
+        from .evaluate import evaluate as show
+
+        events = score(find_run(run), words or [])
+        return _printed(lambda output: show(events, output, json=json, quiet=quiet))
+
+
+def _printed(show: "Callable[[Output], None]") -> int:
+    """Let a command print to stdout, and give the exit code."""
+    from .output import Output, output_code
+
+    output = Output(sys.stdout)
+    show(output)
+    return output_code(output.failed)

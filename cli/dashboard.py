@@ -1,0 +1,314 @@
+"""The picture of a run: a pure function from a `Model` and a size to text.
+
+Every line is built to the width of the screen, so nothing wraps and nothing is cut that matters:
+when room is short the plot shrinks first, then the list of events.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import PurePath
+
+from rich.cells import cell_len, set_cell_size
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from .format import MISSING, clean, clock, count, duration, number, percent, rate, size
+from .model import Layer, Model
+from .plot import Curve, area, bar, plot, sparkline
+
+__all__ = ["WIDE", "render"]
+
+WIDE = 110
+"""From this width on, the plot and the memory stand side by side."""
+
+_CUMULATIVE, _WINDOWED = "cyan", "yellow"
+_PHASE_STYLES = {
+    "learning": "green",
+    "testing": "cyan",
+    "finished": "bold green",
+    "stopped": "yellow",
+    "stopping": "yellow",
+    "crashed": "bold red",
+}
+_SHORT_PLOT, _FEW_LINES = 4, 3
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What all parts need: the model, the moment, and which characters may be used."""
+
+    model: Model
+    now: float
+    unicode: bool
+
+    def text(self, text: str, style: str = "") -> Text:
+        """Text from outside, made safe for this terminal."""
+        safe = clean(text)
+        if not self.unicode:
+            safe = safe.encode("ascii", "replace").decode("ascii")
+        return Text(safe, style, no_wrap=True, end="")
+
+
+def render(
+    model: Model, width: int, height: int, now: float, unicode: bool = True
+) -> RenderableType:
+    """The dashboard as at most `height` lines of exactly `width` columns.
+
+    Args:
+        model: what is known of the run.
+        width: columns of the screen.
+        height: lines of the screen.
+        now: unix time, for ages.
+        unicode: whether anything but ASCII may be used.
+    """
+    page = _Page(model, now, unicode)
+    width, height = max(1, width), max(1, height)
+    head = [_title(page, width), _progress(page, width)]
+    foot = [_footer(page, width)]
+    room = height - len(head) - len(foot)
+    body = _wide(page, width, room) if width >= WIDE and room >= 14 else _tall(page, width, room)
+    lines = [*head, *body[: max(0, room)], *foot]
+    return Group(*(_line(text, width, unicode) for text in lines[:height]))
+
+
+# -- the arrangement ---------------------------------------------------------------------------
+
+
+def _tall(page: _Page, width: int, room: int) -> list[Text]:
+    """Accuracy above memory above events."""
+    memory = _memory(page, width, room)
+    room -= len(memory)
+    plot_rows = max(_SHORT_PLOT, (room - 3) * 2 // 3)
+    events = room - 2 - plot_rows
+    if events < 1 + _FEW_LINES:
+        plot_rows = max(_SHORT_PLOT, room - 2 - 1 - _FEW_LINES)
+        events = room - 2 - plot_rows
+    return [
+        *_accuracy(page, width, plot_rows),
+        *memory,
+        *(_events(page, width, events) if events >= 2 else []),
+    ]
+
+
+def _wide(page: _Page, width: int, room: int) -> list[Text]:
+    """Accuracy beside memory, events below both."""
+    right = min(76, max(48, width * 2 // 5))
+    left = width - right - 2
+    events = max(1 + _FEW_LINES, room // 4)
+    upper = room - events
+    memory = _memory(page, right, upper, tall=True)
+    accuracy = _accuracy(page, left, upper - 2)
+    rows = []
+    for index in range(upper):
+        line = _line(accuracy[index] if index < len(accuracy) else Text(), left, page.unicode)
+        line.end = ""
+        line.append("  ")
+        line.append_text(memory[index] if index < len(memory) else Text())
+        rows.append(line)
+    return [*rows, *_events(page, width, events)]
+
+
+# -- the parts -----------------------------------------------------------------------------------
+
+
+def _title(page: _Page, width: int) -> Text:
+    model = page.model
+    phase = f"stopping ({model.stopping})" if model.stopping and not model.over else model.phase
+    left = page.text("streamlearn", "bold")
+    if model.scenario:
+        left.append("  ")
+        left.append_text(page.text(model.scenario, "bold cyan"))
+    name = PurePath(model.run).name
+    if name and name != model.scenario:
+        left.append("  ")
+        left.append_text(page.text(name))
+    machine = " ".join(part for part in (model.device, model.dtype) if part)
+    if left.cell_len + len(machine) + len(phase) + 4 > width:
+        machine = ""
+    right = Text(f"{machine}  " if machine else "", "dim", end="")
+    right.append(phase, _PHASE_STYLES.get(phase.split()[0], ""))
+    return _spread(left, right, width, page.unicode)
+
+
+def _progress(page: _Page, width: int) -> Text:
+    model = page.model
+    if model.testing is not None:
+        done, total = model.testing.samples, model.testing.total_samples
+        facts = [f"{count(done)}/{count(total)} test samples"]
+    else:
+        done, total = model.position, model.total_samples or 0
+        facts = [f"{count(done)}/{count(total)}" if total else f"{count(done)} samples"]
+        facts.append(rate(model.rate))
+        if model.over or model.phase == "crashed":
+            facts.append(f"in {duration(model.seconds)}")
+        elif model.total_samples is not None:
+            facts.append(f"{duration(model.time_left())} left")
+        else:
+            facts.append(f"for {duration(model.seconds)}")
+    fraction = done / total if total else 0.0
+    if total:
+        facts.insert(0, percent(fraction, 1))
+    right = "  ".join(facts)
+    length = width - cell_len(right) - 2
+    if length < 6 or not total:
+        return Text(right, "bold")
+    filled, rest = bar(fraction, length, page.unicode)
+    line = Text(filled, "green", no_wrap=True, end="")
+    line.append(rest, "dim")
+    line.append("  " + right)
+    return line
+
+
+def _accuracy(page: _Page, width: int, plot_rows: int) -> list[Text]:
+    model = page.model
+    facts = [
+        ("cumulative", percent(model.accuracy), _CUMULATIVE),
+        ("windowed", percent(model.windowed_accuracy), _WINDOWED),
+        ("loss", number(model.loss), ""),
+    ]
+    if model.tested is not None:
+        facts.append(("test", percent(model.tested.accuracy), "green"))
+    line = Text(no_wrap=True, end="")
+    for name, value, style in facts:
+        if line:
+            line.append("   ")
+        line.append(f"{name} ", "dim")
+        line.append(value, f"bold {style}".strip())
+    curves = [
+        Curve(2, f"windowed {percent(model.windowed_accuracy, 1)}", _WINDOWED, dotted=True),
+        Curve(1, f"cumulative {percent(model.accuracy, 1)}", _CUMULATIVE),
+    ]
+    return [
+        _rule(page, "prequential accuracy", width),
+        line,
+        *plot(model.curve, curves, width, plot_rows, page.unicode),
+    ]
+
+
+def _memory(page: _Page, width: int, room: int, tall: bool = False) -> list[Text]:
+    model = page.model
+    layers = list(model.layers.items())
+    facts = [*_places(page, width), _safety(page)]
+    # Everything else wants at least a heading, a short plot, and the last events.
+    others = 0 if tall else (2 + _SHORT_PLOT) + (1 + _FEW_LINES)
+    free = room - 2 - len(facts) - others
+    shown = max(1, min(len(layers), free))
+    names = max((cell_len(clean(name)) for name, _ in layers), default=5)
+    names = min(max(names, 5), max(5, width // 4))
+    lines = [_rule(page, "memory", width)]
+    if layers:
+        growth = "" if tall else "  growth"
+        head = f"{'layer':<{names}} {'tuples':>12} {'bytes':>10}{growth}"
+        lines.append(Text(head, "dim", no_wrap=True, end=""))
+    rows = layers if len(layers) <= shown else layers[: max(0, shown - 1)]
+    chart = min(5, free // len(layers) - 1) if tall and layers else 0
+    for name, layer in rows:
+        lines.append(_layer(page, name, layer, names, width, spark=chart < 1))
+        if chart >= 1:
+            drawn = area(layer.growth, width, chart, unicode=page.unicode)
+            lines.extend(Text(line, "magenta", no_wrap=True, end="") for line in drawn)
+    if len(layers) > len(rows):
+        lines.append(_rest([layer for _, layer in layers[len(rows) :]], names))
+    return [*lines, *facts]
+
+
+def _layer(page: _Page, name: str, layer: Layer, names: int, width: int, spark: bool) -> Text:
+    line = Text(
+        set_cell_size(page.text(name).plain, names)
+        + f" {count(layer.tuples):>12} {size(layer.bytes):>10}  ",
+        no_wrap=True,
+        end="",
+    )
+    length = min(48, width - cell_len(line.plain)) if spark else 0
+    return line.append(sparkline(layer.growth, length, unicode=page.unicode), "magenta")
+
+
+def _rest(layers: Sequence[Layer], names: int) -> Text:
+    tuples, held = (sum(layer.tuples for layer in layers), sum(layer.bytes for layer in layers))
+    head = f"{len(layers)} more"
+    return Text(f"{head:<{names}} {count(tuples):>12} {size(held):>10}", no_wrap=True, end="")
+
+
+def _places(page: _Page, width: int) -> list[Text]:
+    model, memory = page.model, page.model.memory
+    facts = [
+        ("device", size(memory.device_bytes) if memory else MISSING),
+        ("host", size(memory.host_bytes) if memory else MISSING),
+        ("process", size(memory.rss_bytes) if memory else MISSING),
+        ("disk", size(model.disk_bytes)),
+    ]
+    line = _facts(facts)
+    return [line] if line.cell_len <= width else [_facts(facts[:2]), _facts(facts[2:])]
+
+
+def _safety(page: _Page) -> Text:
+    model = page.model
+    if model.checkpoint_time is None:
+        age = "none yet"
+    else:
+        # A clock that was set back must not make a checkpoint younger than now.
+        age = f"{duration(page.now - model.checkpoint_time)} ago"
+        if model.checkpoint_step is not None:
+            age += f", step {count(model.checkpoint_step)}"
+    return _facts([("checkpoint", age), ("skipped", count(model.skipped))])
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> Text:
+    line = Text(no_wrap=True, end="")
+    for name, value in facts:
+        if line:
+            line.append("   ")
+        line.append(f"{name} ", "dim")
+        line.append(value)
+    return line
+
+
+def _events(page: _Page, width: int, rows: int) -> list[Text]:
+    lines = [_rule(page, "events", width)]
+    last = list(page.model.lines)[-(rows - 1) :] if rows > 1 else []
+    for entry in last:
+        line = Text(f"{clock(entry.time)}  ", "dim", no_wrap=True, end="")
+        line.append_text(page.text(entry.text, "not dim"))
+        lines.append(line)
+    return [*lines, *(Text() for _ in range(rows - len(lines)))]
+
+
+def _footer(page: _Page, width: int) -> Text:
+    model = page.model
+    if model.over or model.phase == "crashed":
+        return page.text(model.run, "dim")
+    if model.stopping:
+        return page.text("saving a checkpoint; the same again stops at once", "dim")
+    return page.text("Ctrl-C saves a checkpoint and stops", "dim")
+
+
+# -- lines ---------------------------------------------------------------------------------------
+
+
+def _rule(page: _Page, title: str, width: int) -> Text:
+    dash = "─" if page.unicode else "-"
+    line = Text(f"{dash}{dash} ", "dim", no_wrap=True, end="")
+    line.append(title, "bold not dim")
+    return line.append(" " + dash * (width - len(title) - 4))
+
+
+def _spread(left: Text, right: Text, width: int, unicode: bool) -> Text:
+    """Left and right parts at the two ends of a line; the left one gives way."""
+    room = width - right.cell_len - 1
+    if room < 1:
+        return right
+    line = _line(left, room, unicode)
+    line.end = ""
+    line.append(" ")
+    return line.append_text(right)
+
+
+def _line(text: Text, width: int, unicode: bool) -> Text:
+    """The text on a line of exactly this width; where it is cut, it says so."""
+    line = text.copy()
+    line.no_wrap, line.overflow, line.end = True, "crop", "\n"
+    if unicode or line.cell_len <= width or width < 4:
+        line.truncate(width, overflow="ellipsis" if unicode else "crop", pad=True)
+        return line
+    line.truncate(width - 3, overflow="crop", pad=True)
+    return line.append("...")

@@ -1,0 +1,126 @@
+"""Events in words: the one line each that plain output and the dashboard's list of events show."""
+
+from streamlearn.events import (
+    CheckpointSaved,
+    EncoderFitted,
+    Event,
+    Finished,
+    Notice,
+    Progress,
+    Skipped,
+    Started,
+    Stopped,
+    Tested,
+    Testing,
+)
+
+from .format import (
+    clean,
+    count,
+    number,
+    percent,
+    rate,
+    resume_command,
+    size,
+    span,
+)
+
+__all__ = ["describe", "summary", "tuple_totals"]
+
+
+def tuple_totals(progress: Progress) -> tuple[int, int]:
+    """Stored tuples and their bytes over all layers."""
+    return (
+        sum(layer.tuples for layer in progress.layers),
+        sum(layer.bytes for layer in progress.layers),
+    )
+
+
+def describe(event: Event) -> str:
+    """One line without control characters that says what happened."""
+    return clean(_describe(event))
+
+
+def _describe(event: Event) -> str:
+    match event:
+        case Started():
+            begin = f"resumed at step {event.step:,}, sample {event.samples:,}"
+            total = "an endless stream" if event.total_samples is None else (
+                f"{event.total_samples:,} samples"
+            )  # fmt: skip
+            return (
+                f"{begin if event.step else 'started'}: {total}, "
+                f"{event.classes} classes, {event.device} {event.dtype}, seed {event.seed}"
+            )
+        case EncoderFitted():
+            return (
+                f"encoder {event.encoder} fitted on {event.samples:,} samples in "
+                f"{span(event.seconds)}: {event.width:,} features"
+            )
+        case Progress():
+            return _progress(event)
+        case Skipped():
+            return f"skipped {event.item}: {event.reason} ({event.skipped:,} so far)"
+        case CheckpointSaved():
+            return (
+                f"checkpoint at step {event.step:,}: "
+                f"{size(event.bytes_written)} in {span(event.seconds)}"
+            )
+        case Notice():
+            return event.text
+        case Testing():
+            return f"testing {event.samples:,} of {event.total_samples:,}"
+        case Tested():
+            return (
+                f"test accuracy {percent(event.accuracy)}, loss {number(event.loss)} "
+                f"on {event.samples:,} samples in {span(event.seconds)}"
+            )
+        case Stopped():
+            return f"stopped by {event.reason} at step {event.step:,}, sample {event.samples:,}"
+        case Finished():
+            return (
+                f"finished: {event.samples:,} samples in {span(event.seconds)}, "
+                f"test accuracy {percent(event.test_accuracy)}"
+            )
+
+
+def _progress(event: Progress) -> str:
+    tuples, tuple_bytes = tuple_totals(event)
+    done = count(event.position)
+    if event.total_samples:
+        share = percent(event.position / event.total_samples, 1)
+        done = f"{done} of {count(event.total_samples)} ({share})"
+    parts = [
+        done,
+        f"accuracy {percent(event.accuracy)}",
+        f"windowed {percent(event.windowed_accuracy)}",
+        f"loss {number(event.loss)}",
+        rate(event.rate),
+        f"{count(tuples)} tuples ({size(tuple_bytes)})",
+    ]
+    if event.memory is not None:
+        parts.append(f"process {size(event.memory.rss_bytes)}")
+    if event.skipped:
+        parts.append(f"skipped {count(event.skipped)}")
+    return ", ".join(parts)
+
+
+def summary(event: Finished | Stopped, path: str) -> list[str]:
+    """The lines that stay on the screen when a run ends, the run's path in them."""
+    if isinstance(event, Stopped):
+        return [
+            f"stopped by {clean(event.reason)} at step {event.step:,}, sample "
+            f"{event.samples:,}; everything up to there is saved",
+            f"resume with: {clean(resume_command(path))}",
+        ]
+    skipped = [("skipped", f"{count(event.skipped)} items")] if event.skipped else []
+    rows = [
+        ("test accuracy", percent(event.test_accuracy)),
+        ("prequential accuracy", percent(event.prequential_accuracy)),
+        ("samples", f"{count(event.samples)} in {span(event.seconds)}"),
+        *skipped,
+        ("tuples", f"{count(event.tuples)} ({size(event.tuple_bytes)})"),
+        ("peak memory", size(event.peak_rss_bytes)),
+        ("run", clean(path)),
+    ]
+    return ["finished", *(f"  {name:<21} {value}" for name, value in rows)]

@@ -1,0 +1,32 @@
+"""`evaluate`: the held-out test of a run's last commit."""
+
+import sys
+from collections.abc import Iterable
+
+from streamlearn.events import Event, Tested
+
+from .format import count, number, percent
+from .json_lines import JsonLines
+from .output import Output
+from .plain import PlainLines
+
+__all__ = ["evaluate"]
+
+
+def evaluate(events: Iterable[Event], output: Output, *, json: bool, quiet: bool) -> None:
+    """Show the events of a test: progress on stderr, the result on `output`."""
+    if json:
+        lines = JsonLines(output, quiet)
+        for event in events:
+            lines.show(event)
+        lines.close()
+        return
+    progress = PlainLines(Output(sys.stderr), output, "", quiet)
+    for event in events:
+        if isinstance(event, Tested):
+            progress.close()
+            output.line(f"test accuracy  {percent(event.accuracy)}")
+            output.line(f"test loss      {number(event.loss, 4)}")
+            output.line(f"samples        {count(event.samples)}")
+        else:
+            progress.show(event)

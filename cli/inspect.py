@@ -1,0 +1,147 @@
+"""`inspect`: what a run directory holds, read without touching it."""
+
+import time
+from pathlib import Path
+from typing import Any
+
+from streamlearn.storage import LayerEntry, RunReader
+
+from .format import clean, count, duration, number, percent, resume_command, size, span
+from .json_lines import to_json
+from .output import Output
+from .status import run_status
+
+__all__ = ["describe_run", "inspect"]
+
+
+def inspect(path: Path, output: Output, json: bool) -> None:
+    """Print what a run holds, as lines or as one JSON object."""
+    facts = describe_run(RunReader(path), time.time())
+    if json:
+        output.line(to_json(facts))
+        return
+    for line in _lines(facts):
+        output.line(line)
+
+
+def describe_run(reader: RunReader, now: float) -> dict[str, Any]:
+    """The facts of a run at its last commit, ready for JSON.
+
+    Args:
+        reader: the run.
+        now: unix time, for the age of the last commit.
+    """
+    status = run_status(reader)
+    manifest = status.manifest
+    facts: dict[str, Any] = {
+        "run": str(reader.path),
+        "name": reader.header.name,
+        "scenario": reader.header.scenario,
+        "status": status.word,
+        "pid": status.pid,
+        "host": status.host,
+    }
+    if manifest is not None:
+        facts |= {
+            "commit": manifest.commit,
+            "step": manifest.step,
+            "samples": manifest.samples,
+            "time": manifest.time,
+            # A clock that was set back makes no negative age.
+            "age_seconds": max(0.0, now - manifest.time),
+            "disk_bytes": manifest.disk_bytes,
+            "layers": [_layer(layer) for layer in manifest.layers.values()],
+            "summary": manifest.summary,
+        }
+    open_end = status.word in ("stopped", "crashed")
+    facts["resume"] = resume_command(reader.path) if open_end else None
+    return facts
+
+
+def _layer(layer: LayerEntry) -> dict[str, Any]:
+    return {
+        "name": layer.name,
+        "tuples": layer.rows,
+        "bytes": layer.nbytes,
+        "dtype": layer.dtype,
+        "row_bytes": layer.row_bytes,
+        "blocks": layer.shards,
+        "block_rows": layer.block_rows,
+        "shards": layer.shards * len(layer.columns),
+    }
+
+
+def _lines(facts: dict[str, Any]) -> list[str]:
+    status = facts["status"]
+    if facts["pid"] is not None:
+        status += f" (process {facts['pid']} on {facts['host']})"
+    rows = [
+        ("run", facts["run"]),
+        ("scenario", facts["scenario"]),
+        ("status", status),
+    ]
+    if "commit" in facts:
+        rows += [
+            ("samples", f"{count(facts['samples'])} in {count(facts['step'])} steps"),
+            *((name.replace("_", " "), _value(name, value)) for name, value in _scalars(facts)),
+            ("commit", f"{count(facts['commit'])}, {duration(facts['age_seconds'])} ago"),
+            ("on disk", size(facts["disk_bytes"])),
+        ]
+    else:
+        rows.append(("commit", "none yet"))
+    width = max(len(name) for name, _ in rows)
+    lines = [f"{name:<{width}}  {clean(value)}" for name, value in rows]
+    if facts.get("layers"):
+        lines += ["", *_table(facts["layers"])]
+    if facts["resume"]:
+        lines += ["", f"resume with: {clean(facts['resume'])}"]
+    return lines
+
+
+def _scalars(facts: dict[str, Any]) -> list[tuple[str, Any]]:
+    """What the session noted at the commit, as far as it fits on a line each."""
+    shown = {"step", "samples", "position"}
+    return [
+        (name, value)
+        for name, value in facts["summary"].items()
+        if name not in shown and (value is None or isinstance(value, (bool, int, float, str)))
+    ]
+
+
+def _value(name: str, value: Any) -> str:
+    if isinstance(value, (bool, str)):
+        return str(value)
+    if value is None:
+        return number(None)
+    if "accuracy" in name:
+        return percent(value)
+    if name.endswith("bytes"):
+        return size(value)
+    if name.endswith("seconds"):
+        return span(value)
+    return count(value) if isinstance(value, int) else number(value)
+
+
+def _table(layers: list[dict[str, Any]]) -> list[str]:
+    head = ("layer", "tuples", "bytes", "dtype", "a tuple", "blocks", "shards")
+    rows = [
+        (
+            clean(layer["name"]),
+            count(layer["tuples"]),
+            size(layer["bytes"]),
+            layer["dtype"],
+            size(layer["row_bytes"]),
+            f"{count(layer['blocks'])} of {count(layer['block_rows'])}",
+            count(layer["shards"]),
+        )
+        for layer in layers
+    ]
+    widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
+    left = ("layer", "dtype")
+    return [
+        "  ".join(
+            f"{cell:<{width}}" if name in left else f"{cell:>{width}}"
+            for name, cell, width in zip(head, row, widths, strict=True)
+        ).rstrip()
+        for row in (head, *rows)
+    ]

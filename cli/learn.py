@@ -1,0 +1,167 @@
+"""`run` and `resume`: start a session, show its events, and end as the world asks."""
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol
+
+from streamlearn.events import Event, Finished, Stopped
+
+from .describe import summary
+from .format import resume_command
+from .json_lines import JsonLines
+from .output import Output, output_code
+from .plain import PlainLines
+from .signals import StopSignals
+
+__all__ = ["Display", "Learning", "Options", "learn"]
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How events are shown: as JSON lines, as plain lines, or (quiet) hardly at all."""
+
+    json: bool = False
+    plain: bool = False
+    quiet: bool = False
+
+
+class Learning(Protocol):
+    """What is needed of a session; see `streamlearn.scenarios.session.Session`."""
+
+    @property
+    def path(self) -> Path:
+        """The run directory."""
+        ...
+
+    def events(self) -> Iterator[Event]:
+        """Learn, and say what happens."""
+        ...
+
+    def request_stop(self, reason: str) -> None:
+        """Save at the next step boundary and end; safe from any thread."""
+        ...
+
+    def __enter__(self) -> "Learning": ...
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None: ...
+
+
+class Display(Protocol):
+    """A consumer of events."""
+
+    @property
+    def failed(self) -> OSError | None:
+        """What ended the output, if anything did."""
+        ...
+
+    def open(self) -> None:
+        """Before the first event."""
+        ...
+
+    def show(self, event: Event) -> None:
+        """Take in an event."""
+        ...
+
+    def stopping(self, name: str) -> None:
+        """A signal of this name was heard; called from any thread."""
+        ...
+
+    def restore(self) -> None:
+        """Leave the terminal usable, at once; called from any thread."""
+        ...
+
+    def close(self) -> None:
+        """After the last event, or when something went wrong."""
+        ...
+
+
+def learn(start: Callable[[], Learning], options: Options) -> int:
+    """Run a session to its end, or to the first signal, and give the exit code.
+
+    0 when finished; 130, 143 or 129 when stopped by SIGINT, SIGTERM or SIGHUP; 141 when stopped
+    because nobody reads the output any more. In all these cases everything learnt is saved.
+
+    Raises:
+        StreamlearnError: as the session does; also where the output cannot be written.
+        Interrupted: a signal before the session was there.
+    """
+    with StopSignals() as signals, start() as session:
+        display = _display(session.path, options)
+
+        def stop(name: str) -> None:
+            session.request_stop(name)
+            display.stopping(name)
+
+        signals.attach(stop, display.restore)
+        last = _follow(session, display)
+        if last is not None and not isinstance(display, (JsonLines, PlainLines)):
+            # The dashboard is gone from the screen; what stays is the result.
+            output = _stdout()
+            for line in summary(last, str(session.path)):
+                output.line(line)
+        if display.failed is not None and signals.received is None:
+            remedy = f"the run itself is saved, go on with `{resume_command(session.path)}`"
+            code = output_code(display.failed, remedy)
+            return 0 if isinstance(last, Finished) else code
+        return 0 if isinstance(last, Finished) else signals.exit_code
+
+
+def _follow(session: Learning, display: Display) -> Finished | Stopped | None:
+    """Show all events; gives the last one, if it is what a session should end with."""
+    last: Event | None = None
+    asked = False
+    display.open()
+    try:
+        for event in session.events():
+            display.show(event)
+            last = event
+            if display.failed is not None and not asked:
+                # Nobody sees the run any more: save it, as for any other wish to stop.
+                asked = True
+                session.request_stop("SIGPIPE")
+    finally:
+        display.close()
+    return last if isinstance(last, (Finished, Stopped)) else None
+
+
+def _display(path: Path, options: Options) -> Display:
+    if options.json:
+        return JsonLines(_stdout(), options.quiet)
+    if not options.plain and not options.quiet:
+        from .live import can_draw
+
+        if can_draw():
+            return _dashboard(path)
+    return PlainLines(_stderr(), _stdout(), str(path), options.quiet)
+
+
+def _dashboard(path: Path) -> Display:
+    from rich.console import Console
+
+    from streamlearn.storage import RunReader
+
+    from .live import Dashboard
+    from .model import Model
+
+    model = Model()
+    # What a resumed run did before belongs to its curves.
+    records, _ = RunReader(path).events()
+    for record in records:
+        model.replay(record)
+    return Dashboard(model, Console())
+
+
+def _stdout() -> Output:
+    return Output(sys.stdout)
+
+
+def _stderr() -> Output:
+    return Output(sys.stderr)

@@ -1,0 +1,213 @@
+"""What the dashboard knows of a run: fed by events or by records of the log, read by `render`.
+
+`update` costs microseconds, so it may see every event; only drawing is throttled.
+"""
+
+import math
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from streamlearn.events import (
+    CheckpointSaved,
+    EncoderFitted,
+    Event,
+    Finished,
+    MemoryStatus,
+    Progress,
+    Skipped,
+    Started,
+    Stopped,
+    Tested,
+    Testing,
+)
+
+from .describe import describe
+from .records import to_event
+from .series import Series
+
+__all__ = ["Layer", "Line", "Model"]
+
+_LINES = 200
+
+
+@dataclass(slots=True)
+class Layer:
+    """A growing layer: tuples, their bytes, and growth as (position, tuples)."""
+
+    tuples: int = 0
+    bytes: int = 0
+    growth: Series = field(default_factory=lambda: Series(128))
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """One line of the list of events."""
+
+    time: float
+    text: str
+
+
+@dataclass(slots=True)
+class Model:
+    """The state of a run as a person wants to see it.
+
+    run: its path as text. phase: one word for what it is doing. curve: (samples, cumulative,
+    windowed) prequential accuracy. pace: (position, seconds). The rest are the numbers of the last
+    event that carried them, None before.
+    """
+
+    run: str = ""
+    scenario: str = ""
+    phase: str = "starting"
+    device: str = ""
+    dtype: str = ""
+    seed: int | None = None
+    classes: int | None = None
+    step: int = 0
+    samples: int = 0
+    position: int = 0
+    total_samples: int | None = None
+    skipped: int = 0
+    seconds: float = 0.0
+    rate: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    windowed_accuracy: float | None = None
+    layers: dict[str, Layer] = field(default_factory=dict)
+    memory: MemoryStatus | None = None
+    disk_bytes: int | None = None
+    checkpoint_time: float | None = None
+    checkpoint_step: int | None = None
+    testing: Testing | None = None
+    tested: Tested | None = None
+    finished: Finished | None = None
+    stopped: Stopped | None = None
+    stopping: str | None = None
+    lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LINES))
+    curve: Series = field(default_factory=Series)
+    pace: Series = field(default_factory=lambda: Series(128))
+
+    @property
+    def over(self) -> bool:
+        """Whether the last event ended the run, for good or until it is resumed."""
+        return self.finished is not None or self.stopped is not None
+
+    def replay(self, record: Mapping[str, Any]) -> Event | None:
+        """Take in a record of the event log; gives the event that it stood for, if known."""
+        event = to_event(record)
+        if event is not None:
+            time = record.get("time")
+            self.update(event, float(time) if isinstance(time, (int, float)) else 0.0)
+        return event
+
+    def update(self, event: Event, time: float) -> None:
+        """Take in an event that happened at this unix time."""
+        match event:
+            case Progress():
+                self._progress(event)
+                return  # numbers, not news: no line in the list of events
+            case Testing():
+                self.testing = event
+                self.phase = "testing"
+                return
+            case Started():
+                self._started(event)
+            case EncoderFitted():
+                self.phase = "learning"
+            case Skipped():
+                self.skipped = max(self.skipped, event.skipped)
+            case CheckpointSaved():
+                self.checkpoint_time = event.time
+                self.checkpoint_step = event.step
+                self.disk_bytes = event.disk_bytes
+            case Tested():
+                self.tested = event
+                self.testing = None
+            case Stopped():
+                self.stopped = event
+                self.phase = "stopped"
+            case Finished():
+                self._finished(event)
+            case _:
+                pass
+        self.note(describe(event), time)
+
+    def note(self, text: str, time: float) -> None:
+        """Add a line to the list of events."""
+        self.lines.append(Line(time, text))
+
+    def time_left(self) -> float | None:
+        """Seconds until the stream ends, None where that is unknown.
+
+        Retrieval reads the whole memory, so a sample costs more the later it comes: the cost is
+        taken to rise linearly, with the slope seen between the two halves of the run so far.
+        """
+        if self.total_samples is None or not self.rate or self.rate <= 0:
+            return None
+        left = max(0, self.total_samples - self.position)
+        cost = 1 / self.rate  # seconds a sample, now
+        return left * (cost + 0.5 * self._cost_slope() * left)
+
+    def _cost_slope(self) -> float:
+        points = self.pace.points
+        if len(points) < 8:
+            return 0.0
+        (start, begun), (middle, halfway), (end, now) = (
+            (point[0], point[1]) for point in (points[0], points[len(points) // 2], points[-1])
+        )
+        if not start < middle < end:
+            return 0.0
+        early = (halfway - begun) / (middle - start)
+        late = (now - halfway) / (end - middle)
+        return max(0.0, (late - early) / (0.5 * (end - start)))
+
+    def _started(self, event: Started) -> None:
+        self.run, self.scenario = event.run, event.scenario
+        self.device, self.dtype = event.device, event.dtype
+        self.seed, self.classes = event.seed, event.classes
+        self.total_samples = event.total_samples
+        # A run that goes on from a checkpoint has lost what it did after it.
+        self.step, self.samples = event.step, event.samples
+        self.position = min(self.position, event.samples) if self.position else event.samples
+        self.curve.cut(event.samples)
+        for series in (self.pace, *(layer.growth for layer in self.layers.values())):
+            series.cut(self.position)
+        self.finished = self.stopped = self.testing = self.tested = self.stopping = None
+        self.phase = "learning" if event.step else "starting"
+
+    def _progress(self, event: Progress) -> None:
+        self.phase = "learning"
+        self.step, self.samples, self.position = event.step, event.samples, event.position
+        self.total_samples = event.total_samples
+        self.skipped = event.skipped
+        self.seconds, self.rate, self.loss = event.seconds, event.rate, event.loss
+        self.accuracy, self.windowed_accuracy = event.accuracy, event.windowed_accuracy
+        if _finite(event.accuracy) and _finite(event.windowed_accuracy):
+            self.curve.add(event.samples, event.accuracy, event.windowed_accuracy)
+        self.pace.add(event.position, event.seconds)
+        for status in event.layers:
+            layer = self.layers.get(status.name)
+            if layer is None:
+                layer = self.layers[status.name] = Layer()
+            layer.tuples, layer.bytes = status.tuples, status.bytes
+            layer.growth.add(event.position, status.tuples)
+        if event.memory is not None:
+            self.memory = event.memory
+            self.disk_bytes = event.memory.disk_bytes
+
+    def _finished(self, event: Finished) -> None:
+        self.finished = event
+        self.phase = "finished"
+        self.samples, self.seconds = event.samples, event.seconds
+        self.accuracy = event.prequential_accuracy
+        self.skipped = max(self.skipped, event.skipped)
+        for status in event.layers:
+            layer = self.layers.setdefault(status.name, Layer())
+            layer.tuples, layer.bytes = status.tuples, status.bytes
+
+
+def _finite(value: float | None) -> bool:
+    """Whether it can be plotted; a log may say null where a number was none."""
+    return value is not None and math.isfinite(value)

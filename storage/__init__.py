@@ -1,0 +1,23 @@
+"""Runs on disk: the zarr memory, states, the event log, and commits that hold them together."""
+
+from .documents import FORMAT_VERSION
+from .layout import RunHeader, find_run, list_runs
+from .lock import Writer
+from .manifest import ColumnEntry, Commit, LayerEntry, Manifest, Status
+from .reader import RunReader
+from .writer import RunStore
+
+__all__ = [
+    "FORMAT_VERSION",
+    "ColumnEntry",
+    "Commit",
+    "LayerEntry",
+    "Manifest",
+    "RunHeader",
+    "RunReader",
+    "RunStore",
+    "Status",
+    "Writer",
+    "find_run",
+    "list_runs",
+]

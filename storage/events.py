@@ -1,0 +1,140 @@
+"""The event log of a run: one JSON object a line, only ever appended to.
+
+Readers see a line when `append` returns; it is durable from the next commit on. What was said after
+the last commit goes away when the run is opened again, since its steps are learnt again.
+"""
+
+import contextlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from streamlearn.errors import RunStateError
+
+from . import files
+from .documents import encode, plain
+from .files import translated
+
+__all__ = ["EventLog", "read_events"]
+
+
+class EventLog:
+    """The log, open for its one writer.
+
+    Args:
+        path: of the file, which is made if it is missing.
+        size: the committed bytes; whatever follows them is cut off.
+
+    Attributes:
+        size: the bytes of all complete lines.
+
+    Raises:
+        StorageError: the system refused.
+    """
+
+    def __init__(self, path: Path, size: int) -> None:
+        self.path = path
+        self.size = size
+        self._torn = False  # whether something that is no line may follow them
+        with translated("write", path):
+            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            self._recover(size)
+        except BaseException:
+            self.close()
+            raise
+
+    def _recover(self, committed: int) -> None:
+        with translated("write", self.path):
+            found = os.fstat(self.require_open()).st_size
+            if found < committed:
+                self.size = read_events(self.path)[1]
+            self._cut(self.require_open())
+        if found < committed:
+            # Nothing is computed from the log, so a run does not end with it; but it is said.
+            lost = committed - self.size
+            text = f"the event log lost {lost} of the {committed} bytes that were committed"
+            self.append({"event": "notice", "text": text})
+
+    def append(self, record: Mapping[str, Any]) -> None:
+        """Add one line; its "time" is now unless the record has one.
+
+        Raises:
+            FormatError: something in the record has no place in JSON.
+            StorageError: the system refused; the log is as it was.
+            RunStateError: the log is closed.
+        """
+        line = encode(plain({"time": time.time(), **record}))
+        with translated("write", self.path):
+            descriptor = self.require_open()
+            if self._torn:
+                self._cut(descriptor)
+            self._torn = True  # until it is whole, however it may be interrupted
+            files.write_all(descriptor, line, self.size)
+            self.size += len(line)
+            self._torn = False
+
+    def sync(self) -> None:
+        """Make every line so far durable.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        with translated("write", self.path):
+            files.sync(self.require_open())
+
+    def close(self) -> None:
+        """Close the file; harmless if it is closed."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def require_open(self) -> int:
+        """The descriptor of the file.
+
+        Raises:
+            RunStateError: the log is closed.
+        """
+        if self._descriptor is None:
+            raise RunStateError(
+                f"the run {str(self.path.parent)!r} is closed; open it again to write to it"
+            )
+        return self._descriptor
+
+    def _cut(self, descriptor: int) -> None:
+        os.ftruncate(descriptor, self.size)
+        self._torn = False
+
+
+def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+    """The complete lines of a log from an offset on, and the offset to go on from.
+
+    A last line without its end is left for the next time. If the log was cut since the offset was
+    returned (the run was opened again), reading starts over at 0. A line that is no JSON object is
+    left out: the log is told to people, nothing is computed from it.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    try:
+        with translated("read", path, missing=True), path.open("rb") as file:
+            # An offset follows the end of a line; where it does not, the log is another by now.
+            if offset > 0:
+                file.seek(offset - 1)
+                if file.read(1) != b"\n":
+                    offset = 0
+            file.seek(offset)
+            data = file.read()
+    except FileNotFoundError:
+        return [], 0
+    whole = data[: data.rfind(b"\n") + 1]
+    records = []
+    for line in whole.split(b"\n"):
+        with contextlib.suppress(ValueError, RecursionError):
+            record = json.loads(line)
+            if isinstance(record, dict):
+                records.append(record)
+    return records, offset + len(whole)

@@ -1,0 +1,282 @@
+"""Durable files: whole or absent, on the medium when the call returns, errors in plain words.
+
+Every change of a run's files goes through the few primitives below (`write_all`, `sync`, `rename`,
+`remove`, `make_directory`), so that a test can let any one of them fail. `Writing` adds up what is
+written, for the figures of a commit.
+"""
+
+import contextlib
+import errno
+import fcntl
+import os
+import shutil
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+from streamlearn.errors import StorageError, StreamlearnError
+
+__all__ = [
+    "Writing",
+    "checksum",
+    "make_directory",
+    "read_bytes",
+    "remove",
+    "remove_tree",
+    "rename",
+    "size_of",
+    "sync",
+    "sync_directory",
+    "translated",
+    "tree_bytes",
+    "write_all",
+]
+
+_REMEDIES = {
+    errno.ENOSPC: "free space on this disk and go on; the last commit is whole",
+    errno.EDQUOT: "free space within your quota and go on; the last commit is whole",
+    errno.EFBIG: "use a file system that takes larger files; the last commit is whole",
+    errno.EACCES: "give yourself the permission, or copy the run to a folder of your own",
+    errno.EPERM: "give yourself the permission, or copy the run to a folder of your own",
+    errno.EROFS: "the file system is read-only, copy the run to one that is not",
+    errno.EIO: "check the disk and its cable, then go on from the last commit",
+    errno.ENOENT: "if the run was moved, put it back and go on from the last commit",
+    errno.ENOTDIR: "name a folder, not a file",
+    errno.EMFILE: "raise the limit on open files (ulimit -n)",
+    errno.ENOLCK: "use a file system that supports locks",
+    errno.ENAMETOOLONG: "choose a shorter name",
+}
+
+# macOS answers fsync before the drive has written; this asks for the real thing.
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+@contextlib.contextmanager
+def translated(action: str, path: Path, *, missing: bool = False) -> Iterator[None]:
+    """Turn what the operating system refuses into a `StorageError` that names the path.
+
+    Args:
+        action: what is being done to it, for the sentence ("write", "read").
+        path: the file or directory.
+        missing: whether a file that is not there is no failure here; FileNotFoundError then
+            passes.
+
+    Raises:
+        StorageError: in place of any OSError that is not ours already; `errno` is kept.
+    """
+    try:
+        yield
+    except StreamlearnError:
+        raise
+    except OSError as error:
+        if missing and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            raise FileNotFoundError(error.errno, error.strerror, str(path)) from error
+        reason = (error.strerror or str(error)).lower()
+        remedy = _REMEDIES.get(error.errno or 0, "look at the disk and try again")
+        failure = StorageError(f"cannot {action} {str(path)!r}: {reason}; {remedy}")
+        failure.errno = error.errno
+        raise failure from error
+
+
+def checksum(data: bytes | memoryview, start: int = 0) -> int:
+    """The CRC-32 of the bytes, continued from `start`, the checksum of what came before them."""
+    return zlib.crc32(data, start)
+
+
+# -- the primitives ------------------------------------------------------------------------------
+
+
+def write_all(descriptor: int, data: bytes, offset: int = 0) -> None:
+    """Write all bytes at an offset, however many calls the system makes of it."""
+    view = memoryview(data)
+    while view:
+        written = os.pwrite(descriptor, view, offset)
+        offset += written
+        view = view[written:]
+
+
+def sync(descriptor: int) -> None:
+    """Wait until the file or directory is on the medium."""
+    if _FULL_SYNC is not None:
+        try:
+            fcntl.fcntl(descriptor, _FULL_SYNC)
+        except OSError:
+            pass  # not every file system knows it
+        else:
+            return
+    os.fsync(descriptor)
+
+
+def rename(source: Path, target: Path) -> None:
+    """Give a file another name, in one step, replacing what had that name."""
+    os.replace(source, target)
+
+
+def remove(path: Path) -> None:
+    """Delete a file; one that is gone already is as good as deleted."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+
+
+def make_directory(path: Path) -> None:
+    """Make one directory; one that is there already is as good as made."""
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(path)
+
+
+# -- what they make ------------------------------------------------------------------------------
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on the medium.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    with translated("write", path):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            sync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def read_bytes(path: Path) -> bytes:
+    """All bytes of a file.
+
+    Raises:
+        StorageError: the system refused.
+        FileNotFoundError: there is no such file; the caller knows what that means.
+    """
+    try:
+        with translated("read", path, missing=True):
+            return path.read_bytes()
+    except ValueError as error:  # a NUL in the path
+        raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from error
+
+
+def size_of(path: Path) -> int:
+    """The size of a file in bytes, 0 where there is none."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def remove_tree(path: Path) -> None:
+    """Delete a file or a directory with everything in it, if it is there.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    with translated("delete", path):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            remove(path)
+
+
+def tree_bytes(path: Path) -> int:
+    """The sizes of all files under a directory, in bytes.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    total = 0
+    with translated("read", path), os.scandir(path) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                total += tree_bytes(Path(entry.path))
+            else:
+                total += entry.stat(follow_symlinks=False).st_size
+    return total
+
+
+class Writing:
+    """Files that appear whole: written aside, synced, then given their name.
+
+    Args:
+        scratch: a directory on the same file system, for files that have no name yet.
+
+    Attributes:
+        bytes_written: everything written so far.
+        bytes_grown: the same, less what the replaced files took.
+
+    A name is durable once its directory is: `sync_directories` does that for all of them, each
+    once.
+    """
+
+    def __init__(self, scratch: Path) -> None:
+        self.scratch = scratch
+        self.bytes_written = 0
+        self.bytes_grown = 0
+        self._directories: set[Path] = set()
+
+    def replace(self, path: Path, data: bytes) -> None:
+        """Write a file so that a crash leaves the old one or the new one, never a part.
+
+        Raises:
+            StorageError: the system refused; the old file is as it was.
+        """
+        temporary = self.scratch / path.name
+        try:
+            with translated("write", path):
+                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                try:
+                    write_all(descriptor, data)
+                    sync(descriptor)
+                finally:
+                    os.close(descriptor)
+                before = size_of(path)
+                rename(temporary, path)
+        except StorageError:
+            # On a full disk the half-written file is the first to make room.
+            with contextlib.suppress(OSError):
+                remove(temporary)
+            raise
+        self.bytes_written += len(data)
+        self.bytes_grown += len(data) - before
+        self._directories.add(path.parent)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory whose parent exists.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        with translated("write", path):
+            if not path.is_dir():
+                make_directory(path)
+                self._directories.add(path.parent)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a finished directory its name; nothing has that name.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        with translated("write", target):
+            rename(source, target)
+        self._directories.add(target.parent)
+
+    def remove(self, path: Path) -> None:
+        """Delete a file.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        with translated("delete", path):
+            before = size_of(path)
+            remove(path)
+        self.bytes_grown -= before
+
+    def sync_directories(self) -> None:
+        """Make every name given since the last call durable, each directory synced once.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        # A directory's own name lies in its parent, so the deepest go first.
+        for directory in sorted(self._directories, key=lambda path: -len(path.parts)):
+            sync_directory(directory)
+            self._directories.discard(directory)

@@ -1,0 +1,285 @@
+"""One layer's tuples on disk: four zarr arrays whose shards are the blocks of its memory.
+
+A full shard is written once. The last one is written again at each commit that added to it, and its
+earlier rows are the same then, so a reader of any commit finds its rows right.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from typing import TYPE_CHECKING, Any
+
+from streamlearn.errors import FormatError, RunStateError, ShapeError
+
+from . import documents, files
+from .codec import array_metadata, codec_for, group_metadata
+from .manifest import ColumnEntry, LayerEntry
+
+if TYPE_CHECKING:  # torch, numpy and zarr take a second that no reader of manifests needs
+    from collections.abc import Iterator, Sequence
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from streamlearn.memory import Columns, Memory
+
+    from .codec import ArrayMetadata
+    from .files import Writing
+
+__all__ = ["StoredColumn", "StoredLayer", "describe", "write_group"]
+
+_METADATA = "zarr.json"
+
+
+def describe(name: str, memory: Memory) -> LayerEntry:
+    """The entry of a memory of which nothing is committed yet."""
+    kind = str(memory.dtype).removeprefix("torch.")
+    stored = "float32" if kind == "bfloat16" else kind  # zarr knows no bfloat16
+    wide = "float64" if kind == "float64" else "float32"
+    dtypes = {"key": stored, "weight": wide, "value": stored, "born": "int64"}
+    return LayerEntry(
+        name=name,
+        rows=0,
+        row_bytes=memory.row_bytes,
+        block_rows=memory.block_rows,
+        dtype=kind,
+        columns={
+            column: ColumnEntry(width, dtypes[column])
+            for column, width in memory.column_widths().items()
+        },
+    )
+
+
+def check_fits(entry: LayerEntry, memory: Memory) -> None:
+    """Refuse a memory that is not of the kind that was committed.
+
+    Raises:
+        ShapeError: names what differs.
+    """
+    here = describe(entry.name, memory)
+    differences = {
+        "dtype": (entry.dtype, here.dtype),
+        "block_rows": (entry.block_rows, here.block_rows),
+        "columns": (entry.widths, here.widths),
+    }
+    for what, (stored, given) in differences.items():
+        if stored != given:
+            raise ShapeError(
+                f"layer {entry.name!r} was stored with {what} {stored} but the memory has "
+                f"{given}; build it with the settings that the run began with"
+            )
+
+
+def write_group(path: Path, attributes: dict[str, Any], writing: Writing) -> None:
+    """Make the directory of a zarr group.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    writing.make_directory(path)
+    data = documents.encode(group_metadata(attributes), indent=2)
+    writing.replace(path / _METADATA, data)
+
+
+class StoredColumn:
+    """One zarr array.
+
+    Raises:
+        FormatError: its `zarr.json` is missing or damaged, or is not what the entry says.
+    """
+
+    def __init__(self, path: Path, entry: LayerEntry, column: ColumnEntry) -> None:
+        self.path = path
+        file = path / _METADATA
+        try:
+            self._metadata: ArrayMetadata = documents.parse(file, files.read_bytes(file))
+            self._codec = codec_for(self._metadata)
+            row = () if column.width is None else (column.width,)
+            expected = (entry.block_rows, *row), column.dtype
+            if (self._codec.shape, str(self._codec.dtype)) != expected:
+                raise ValueError(f"it is not an array of {expected}")
+        except FileNotFoundError as error:
+            raise FormatError(f"{str(file)!r} is missing; put back a copy of this file") from error
+        except ValueError as error:
+            if isinstance(error, FormatError):
+                raise
+            raise FormatError(
+                f"{str(file)!r} is damaged ({error}); put back a copy of this file"
+            ) from error
+
+    def shard_path(self, index: int) -> Path:
+        """Where a shard lies."""
+        return self.path / self._codec.name.format(index)
+
+    def encode(self, rows: NDArray[Any]) -> bytes:
+        """The bytes of a shard that begins with these rows and is zero after them."""
+        return self._codec.encode(rows)
+
+    def read(self, index: int, count: int, checksum: str) -> NDArray[Any]:
+        """The committed rows of a shard.
+
+        Raises:
+            FormatError: the file is missing or damaged; names it.
+        """
+        path = self.shard_path(index)
+        try:
+            rows = self._codec.decode(files.read_bytes(path), count)
+        except FileNotFoundError as error:
+            raise FormatError(f"{str(path)!r} is missing; put back a copy of this file") from error
+        except ValueError as error:
+            raise FormatError(
+                f"{str(path)!r} is damaged ({error}); put back a copy of this file"
+            ) from error
+        if _checksum(rows) != int(checksum, 16):
+            raise FormatError(
+                f"{str(path)!r} is damaged (its rows are not those that were committed); "
+                "put back a copy of this file"
+            )
+        return rows
+
+    def metadata_for(self, rows: int) -> bytes | None:
+        """The text of `zarr.json` with this many rows, None if it says so already."""
+        shape = [rows, *self._metadata["shape"][1:]]
+        if self._metadata["shape"] == shape:
+            return None
+        return documents.encode({**self._metadata, "shape": shape}, indent=2)
+
+    def publish(self, rows: int, writing: Writing) -> None:
+        """Let every reader of zarr see this many rows."""
+        data = self.metadata_for(rows)
+        if data is not None:
+            writing.replace(self.path / _METADATA, data)
+            self._metadata = json.loads(data)
+
+
+class StoredLayer:
+    """The arrays of one layer.
+
+    Args:
+        path: of the layer's zarr group.
+        entry: what is committed, or `describe`d, of it.
+    """
+
+    def __init__(self, path: Path, entry: LayerEntry) -> None:
+        self.columns = {
+            name: StoredColumn(path / name, entry, column) for name, column in entry.columns.items()
+        }
+
+    @classmethod
+    def create(cls, path: Path, entry: LayerEntry, writing: Writing) -> StoredLayer:
+        """Make the arrays without rows, all in one step."""
+        building = writing.scratch / "layer"
+        files.remove_tree(building)
+        write_group(building, {"dtype": entry.dtype}, writing)
+        for name, column in entry.columns.items():
+            # A bfloat16 is stored as the float32 that it equals; the attribute says so.
+            narrow = entry.dtype if name in ("key", "value") else column.dtype
+            metadata = array_metadata(
+                column.dtype, entry.block_rows, column.width, {"dtype": narrow}
+            )
+            writing.make_directory(building / name)
+            writing.make_directory(building / name / "c")
+            data = documents.encode(metadata, indent=2)
+            writing.replace(building / name / _METADATA, data)
+        writing.sync_directories()
+        files.remove_tree(path)  # of a commit that was never finished
+        writing.rename(building, path)
+        return cls(path, entry)
+
+    def write(
+        self,
+        entry: LayerEntry,
+        memory: Memory,
+        revisions: Sequence[int],
+        writing: Writing,
+    ) -> LayerEntry:
+        """Write the shards of the blocks that are not as they were committed.
+
+        Args:
+            entry: what is committed.
+            memory: what is to be.
+            revisions: of the memory's blocks when they were committed, as far as it is known;
+                such a block is not looked at again.
+            writing: where the files go through.
+
+        Returns:
+            The entry of what the shards now hold.
+
+        Raises:
+            RunStateError: committed rows are not in the memory as they were.
+            StorageError: the system refused.
+        """
+        checksums = {name: list(column.checksums) for name, column in entry.columns.items()}
+        if len(memory) < entry.rows:
+            raise RunStateError(
+                f"layer {entry.name!r} has {len(memory)} tuples but {entry.rows} are committed; "
+                "load the run before you go on with it"
+            )
+        for index, block in enumerate(memory.blocks):
+            committed = entry.rows_in(index)
+            unchanged = index < len(revisions) and revisions[index] == block.revision
+            if unchanged and committed == block.count:
+                continue
+            columns = memory.host_columns(index)
+            for name, stored in self.columns.items():
+                rows, known = columns[name], checksums[name]
+                total = _checksum(rows[:committed])
+                if committed and total != int(known[index], 16):
+                    raise RunStateError(
+                        f"layer {entry.name!r} has other tuples in block {index} than are "
+                        "committed; load the run before you go on with it"
+                    )
+                if committed == block.count:
+                    continue
+                # The checksum goes on from the rows that were there to all of them.
+                known[index:] = [f"{_checksum(rows[committed:], total):08x}"]
+                path = stored.shard_path(index)
+                if path.parent != stored.path / "c":
+                    writing.make_directory(path.parent)
+                writing.replace(path, stored.encode(rows))
+        return dataclasses.replace(
+            entry,
+            rows=len(memory),
+            columns={
+                name: dataclasses.replace(column, checksums=tuple(checksums[name]))
+                for name, column in entry.columns.items()
+            },
+        )
+
+    def read(self, entry: LayerEntry, shard: int) -> Columns:
+        """The committed rows of one shard.
+
+        Raises:
+            FormatError: a file is missing or damaged; names it.
+        """
+        return {
+            name: stored.read(shard, entry.rows_in(shard), entry.columns[name].checksums[shard])
+            for name, stored in self.columns.items()
+        }
+
+    def publications(self, entry: LayerEntry) -> int:
+        """By how many bytes `publish` will let the files grow."""
+        grown = 0
+        for stored in self.columns.values():
+            data = stored.metadata_for(entry.rows)
+            if data is not None:
+                grown += len(data) - files.size_of(stored.path / _METADATA)
+        return grown
+
+    def publish(self, entry: LayerEntry, writing: Writing) -> None:
+        """Let every reader of zarr see the committed rows, and no others."""
+        for stored in self.columns.values():
+            stored.publish(entry.rows, writing)
+
+    def strays(self, entry: LayerEntry) -> Iterator[Path]:
+        """Shards past the committed ones, left by a commit that was never finished."""
+        for stored in self.columns.values():
+            with files.translated("read", stored.path):
+                for path in sorted((stored.path / "c").iterdir()):
+                    if path.name.isdecimal() and int(path.name) >= entry.shards:
+                        yield path
+
+
+def _checksum(rows: NDArray[Any], start: int = 0) -> int:
+    return files.checksum(rows.data.cast("B") if rows.size else b"", start)

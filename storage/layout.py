@@ -1,0 +1,219 @@
+"""The layout of a run directory: where its files lie, what it may be called, how it is found."""
+
+import difflib
+import os
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from streamlearn.errors import ConfigError, FormatError, RunNotFoundError
+
+from . import documents, files
+
+__all__ = ["Layout", "RunHeader", "check_name", "find_run", "list_runs", "read_header"]
+
+RUN_KIND = "streamlearn-run"
+_LONGEST_NAME = 255  # bytes, on every common file system
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The paths of a run's files."""
+
+    path: Path
+
+    @property
+    def header(self) -> Path:
+        """What makes a directory a run; written once."""
+        return self.path / "run.json"
+
+    @property
+    def scenario(self) -> Path:
+        """The resolved scenario; written once."""
+        return self.path / "scenario.json"
+
+    @property
+    def manifest(self) -> Path:
+        """The newest commit."""
+        return self.path / "manifest.json"
+
+    @property
+    def events(self) -> Path:
+        """The event log."""
+        return self.path / "events.jsonl"
+
+    @property
+    def lock(self) -> Path:
+        """The lock of the one writer."""
+        return self.path / "lock"
+
+    @property
+    def states(self) -> Path:
+        """The folder of state files."""
+        return self.path / "state"
+
+    @property
+    def group(self) -> Path:
+        """The zarr group."""
+        return self.path / "memory.zarr"
+
+    @property
+    def layers(self) -> Path:
+        """The zarr group of layers."""
+        return self.group / "layers"
+
+    @property
+    def scratch(self) -> Path:
+        """Files that have no name yet."""
+        return self.path / "tmp"
+
+    def layer(self, name: str) -> Path:
+        """The zarr group of one layer."""
+        return self.layers / name
+
+    def column(self, layer: str, column: str) -> Path:
+        """The zarr array of one column."""
+        return self.layers / layer / column
+
+
+@dataclass(frozen=True, slots=True)
+class RunHeader:
+    """What a run was from its first moment; created in seconds since 1970.
+
+    scenario: the name of the scenario. program: the version of streamlearn that made the run.
+    """
+
+    version: int
+    id: str
+    name: str
+    scenario: str
+    created: float
+    program: str
+
+
+def check_name(name: str, what: str) -> None:
+    """Refuse a name that cannot be, or should not be, the name of a directory.
+
+    Raises:
+        ConfigError: says what is wrong with it.
+    """
+    wrong = None
+    if not name.strip():
+        wrong = "is empty"
+    elif name.startswith("."):
+        wrong = "begins with a dot"
+    elif "/" in name or "\\" in name or os.sep in name:
+        wrong = "contains a separator"
+    elif any(unicodedata.category(character) == "Cc" for character in name):
+        wrong = "contains a control character"
+    elif len(os.fsencode(name)) > _LONGEST_NAME:
+        wrong = f"is longer than {_LONGEST_NAME} bytes"
+    if wrong:
+        raise ConfigError(
+            f"{what}={name!r} {wrong}; choose a plain name such as 'shuttle-2', without folders"
+        )
+
+
+def read_header(layout: Layout) -> tuple[RunHeader, dict[str, Any]]:
+    """The header of a run and its scenario.
+
+    Raises:
+        RunNotFoundError: there is no such directory, or it is not a run.
+        FormatError: a file of it is damaged or missing, or of a newer version.
+        StorageError: the system refused.
+    """
+    try:
+        data = files.read_bytes(layout.header)
+    except FileNotFoundError as error:
+        raise _not_a_run(layout.path) from error
+    found = documents.parse(layout.header, data)
+    if not isinstance(found, dict) or found.get("format") != RUN_KIND:
+        raise _not_a_run(layout.path)
+    found = documents.unseal(RUN_KIND, layout.header, data)
+    try:
+        text = files.read_bytes(layout.scenario)
+    except FileNotFoundError as error:
+        raise FormatError(
+            f"{str(layout.scenario)!r} is missing; put back a copy of this file"
+        ) from error
+    scenario = documents.parse(layout.scenario, text)
+    if not isinstance(scenario, dict) or scenario_checksum(scenario) != found["scenario_checksum"]:
+        raise FormatError(
+            f"{str(layout.scenario)!r} is damaged or was edited (its checksum does not fit); "
+            "put back a copy of this file"
+        )
+    header = RunHeader(
+        version=found["version"],
+        id=str(found["id"]),
+        name=str(found["name"]),
+        scenario=str(found["scenario"]),
+        created=float(found["created"]),
+        program=str(found["program"]),
+    )
+    return header, scenario
+
+
+def scenario_checksum(scenario: Mapping[str, Any]) -> str:
+    """The checksum by which a header knows its scenario."""
+    return documents.checksum_of(scenario)
+
+
+def is_run(path: Path) -> bool:
+    """Whether a directory has what makes it a run."""
+    return os.path.isfile(path / "run.json")  # False for whatever path, where is_file may raise
+
+
+def find_run(word: str | Path, runs: Path | None = None) -> Path:
+    """The directory of a run.
+
+    Args:
+        word: the path of a run, or its name in the folder of runs.
+        runs: the folder of runs, "runs" if not given.
+
+    Raises:
+        RunNotFoundError: names what was tried and the nearest names that there are.
+    """
+    folder = Path("runs") if runs is None else Path(runs)
+    tried = [Path(word)]
+    if not os.fspath(word).strip():
+        tried = []
+    elif not Path(word).is_absolute():
+        tried.append(folder / word)
+    for path in tried:
+        if is_run(path):
+            return path
+    names = [path.name for path in list_runs(folder)]
+    near = difflib.get_close_matches(Path(word).name, names, n=3, cutoff=0.5)
+    if near:
+        remedy = "did you mean " + " or ".join(repr(name) for name in near) + "?"
+    elif names:
+        remedy = f"{str(folder)!r} has " + ", ".join(repr(name) for name in names[:5])
+        remedy += " and others" if len(names) > 5 else ""
+    else:
+        remedy = f"{str(folder)!r} has no runs yet, make one with `streamlearn run`"
+    places = " nor ".join(repr(str(path)) for path in tried) or "the empty name"
+    raise RunNotFoundError(f"there is no run {os.fspath(word)!r} (looked at {places}); {remedy}")
+
+
+def list_runs(runs: Path) -> list[Path]:
+    """The runs in a folder, by name; none if there is no such folder.
+
+    Raises:
+        StorageError: the system refused to list the folder.
+    """
+    runs = Path(runs)
+    try:
+        with files.translated("read", runs, missing=True):
+            entries = sorted(runs.iterdir())
+    except FileNotFoundError:
+        return []
+    return [path for path in entries if not path.name.startswith(".") and is_run(path)]
+
+
+def _not_a_run(path: Path) -> RunNotFoundError:
+    what = "is not a run of streamlearn" if os.path.isdir(path) else "is not there"
+    return RunNotFoundError(
+        f"{str(path)!r} {what}; give the path of a run, or its name in the folder of runs"
+    )

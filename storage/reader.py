@@ -1,0 +1,200 @@
+"""Reading a run, also while it is written: always a committed state, and nothing is changed.
+
+Rows and states that the manifest names are never changed by the next commit; only the state file of
+the last but one goes away, and a reader that meets that looks at the manifest again.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from streamlearn.errors import ConfigError, FormatError, RunStateError, ShapeError
+
+from . import files
+from .events import read_events
+from .layers import StoredLayer, check_fits
+from .layout import Layout, RunHeader, read_header
+from .lock import Writer, current_writer
+from .manifest import LayerEntry, Manifest
+
+if TYPE_CHECKING:
+    from streamlearn.memory import Columns, Memory
+    from streamlearn.state import StateTree
+
+__all__ = ["RunReader", "read_manifest"]
+
+
+def read_manifest(layout: Layout) -> Manifest | None:
+    """The newest commit of a run, None if there is none yet.
+
+    Raises:
+        FormatError: the file is damaged or of a newer version; names it.
+        StorageError: the system refused.
+    """
+    try:
+        data = files.read_bytes(layout.manifest)
+    except FileNotFoundError:
+        return None
+    return Manifest.from_bytes(layout.manifest, data)
+
+
+class RunReader:
+    """One of any number of readers of a run.
+
+    `manifest` and `state` look for the newest commit; `load_memory` and `columns` read the commit
+    that the last of these calls found, so a state and the memories that are read after it belong
+    together also while the run goes on.
+
+    Args:
+        path: the directory of the run.
+
+    Attributes:
+        path: the same, absolute.
+        header: what the run was from its first moment.
+        scenario: the resolved scenario.
+
+    Raises:
+        RunNotFoundError: there is no such directory, or it is not a run.
+        FormatError: a file of it is damaged or of a newer version; names the file.
+        StorageError: the system refused.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = Path(path).absolute()
+        self._layout = Layout(self.path)
+        self.header: RunHeader
+        self.scenario: dict[str, Any]
+        self.header, self.scenario = read_header(self._layout)
+        self._commit: Manifest | None = None
+        self._layers: dict[str, StoredLayer] = {}
+
+    def manifest(self) -> Manifest | None:
+        """The newest commit, None if the run was created but has never committed.
+
+        Raises:
+            FormatError: the file is damaged or of a newer version; names it.
+            StorageError: the system refused.
+        """
+        self._commit = read_manifest(self._layout)
+        return self._commit
+
+    def state(self) -> StateTree:
+        """The state tree of the newest commit, to the bit.
+
+        Raises:
+            RunStateError: the run has never committed.
+            FormatError: the file is missing or damaged; names it.
+            StorageError: the system refused.
+        """
+        from .states import decode_state
+
+        commit = self._newest()
+        while True:
+            path = self.path / commit.state_file
+            try:
+                data = files.read_bytes(path)
+                reason = "its checksum does not fit"
+            except FileNotFoundError:
+                data = b""
+                reason = "it is missing"
+            if data and f"{files.checksum(data):08x}" == commit.state_checksum:
+                return decode_state(path, data)
+            seen, commit = commit, self._newest()
+            if commit.commit == seen.commit:
+                raise FormatError(
+                    f"{str(path)!r} is damaged ({reason}); put back a copy of this file"
+                )
+
+    def load_memory(self, name: str, memory: Memory) -> None:
+        """Fill an empty memory with a layer's committed rows, to the bit.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            ShapeError: the memory is not empty or not of the kind that was stored.
+            FormatError: a file is missing or damaged; names it.
+            RunStateError: the run has never committed.
+            StorageError: the system refused.
+        """
+        entry = self._entry(name)
+        check_fits(entry, memory)
+        if len(memory):
+            raise ShapeError(
+                f"the memory for layer {name!r} has {len(memory)} tuples already; "
+                "load into an empty one"
+            )
+        for shard in range(entry.shards):
+            memory.load_columns(self._layer(entry).read(entry, shard))
+
+    def columns(self, name: str, start: int, stop: int) -> Columns:
+        """A layer's committed rows from `start` up to `stop`, by column.
+
+        As in a slice, rows past the committed ones are left out. bfloat16 comes as the float32 that
+        it equals.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            ShapeError: `start` is negative.
+            FormatError: a file is missing or damaged; names it.
+            RunStateError: the run has never committed.
+            StorageError: the system refused.
+        """
+        import numpy as np
+
+        entry = self._entry(name)
+        if start < 0:
+            raise ShapeError(f"start={start} must not be negative; count rows from 0")
+        stop = min(stop, entry.rows)
+        parts: dict[str, list[Any]] = {
+            key: [np.empty((0,) if column.width is None else (0, column.width), column.dtype)]
+            for key, column in entry.columns.items()
+        }
+        while start < stop:
+            shard, first = divmod(start, entry.block_rows)
+            rows = slice(first, first + min(stop - start, entry.block_rows - first))
+            for key, column in self._layer(entry).read(entry, shard).items():
+                parts[key].append(column[rows])
+            start += rows.stop - rows.start
+        return {key: np.concatenate(arrays) for key, arrays in parts.items()}
+
+    def events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+        """The complete lines of the event log from a byte offset on, and the next offset.
+
+        A torn last line is left for later. If the log was cut since (the run was opened again),
+        reading starts over at 0.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        return read_events(self._layout.events, offset)
+
+    def writer(self) -> Writer | None:
+        """The process that is writing to the run now, None if none is.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        return current_writer(self._layout.lock)
+
+    def _newest(self) -> Manifest:
+        commit = self.manifest()
+        if commit is None:
+            raise RunStateError(
+                f"the run {str(self.path)!r} has never committed, so there is nothing to read; "
+                "start it again under another name"
+            )
+        return commit
+
+    def _entry(self, name: str) -> LayerEntry:
+        commit = self._commit or self._newest()
+        if name not in commit.layers:
+            raise ConfigError(
+                f"the run {str(self.path)!r} has no layer {name!r}; "
+                f"it has {', '.join(map(repr, commit.layers)) or 'none'}"
+            )
+        return commit.layers[name]
+
+    def _layer(self, entry: LayerEntry) -> StoredLayer:
+        if entry.name not in self._layers:
+            self._layers[entry.name] = StoredLayer(self._layout.layer(entry.name), entry)
+        return self._layers[entry.name]

@@ -1,0 +1,240 @@
+"""Sessions: what a run says, what it leaves on disk, and what it refuses."""
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from streamlearn.errors import (
+    ConfigError,
+    DataError,
+    DataNotFoundError,
+    FormatError,
+    RunExistsError,
+    RunLockedError,
+    RunStateError,
+    StorageError,
+    StreamlearnError,
+)
+from streamlearn.events import CheckpointSaved, EncoderFitted, Finished, Progress, Skipped, Tested
+from streamlearn.scenarios.session import Session, evaluate
+from streamlearn.scenarios.words import resolve
+from streamlearn.storage import RunReader
+
+
+def start(runs: Path, *words: str, name: str = "run") -> Session:
+    return Session.start(resolve([f"run.dir={runs}", f"run.name={name}", *words]))
+
+
+def table(path: Path, rows: int = 300, **changes: object) -> Path:
+    random = np.random.default_rng(3)
+    y = random.integers(0, 3, rows)
+    x = (random.normal(size=(rows, 5)) + y[:, None]).astype(np.float32)
+    np.savez(path, **{"x": x, "y": y, **changes})
+    return path
+
+
+def test_a_run_scores_every_sample_and_finishes_with_what_it_promises(tmp_path: Path) -> None:
+    with start(tmp_path, "data.limit=600", "encoder.fit=100") as session:
+        events = list(session.events())
+    assert [type(event).__name__ for event in events[:1]] == ["Started"]
+    fitted = next(event for event in events if isinstance(event, EncoderFitted))
+    assert fitted.samples == 112
+    last = [event for event in events if isinstance(event, Progress)][-1]
+    assert last.samples == 600
+    assert {layer.tuples for layer in last.layers} == {600}
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    tested = next(event for event in events if isinstance(event, Tested))
+    assert finished.test_accuracy == tested.accuracy > 0.9
+    assert finished.prequential_accuracy == last.accuracy
+    assert finished.samples == 600
+    assert finished.tuples == 1200
+    assert finished.tuple_bytes > 0
+    assert finished.run == str(tmp_path / "run")
+    scored = list(evaluate(tmp_path / "run"))[-1]
+    assert isinstance(scored, Tested)
+    assert scored.accuracy == tested.accuracy
+
+
+@pytest.mark.parametrize("rows", [5, 129, 300])
+def test_a_stream_shorter_than_the_encoders_fit_is_scored_and_learnt_whole(
+    tmp_path: Path, rows: int
+) -> None:
+    x = np.random.default_rng(0).normal(size=(rows, 4)).astype(np.float32)
+    x[:, 2] = 7.0  # a constant column
+    path = table(tmp_path / "t.npz", x=x, y=np.arange(rows) % 2)
+    words = ("data=npz", f"data.path={path}", "data.holdout=0", "encoder=standardise")
+    with start(tmp_path, *words, "learner.batch=128") as session:
+        finished = list(session.events())[-1]
+        loop = session._loop
+    assert isinstance(finished, Finished)
+    assert finished.samples == rows
+    assert finished.test_accuracy is None
+    assert loop.learner.samples == rows
+    assert np.isfinite(loop.evaluation.loss)
+
+
+def test_at_every_commit_plain_zarr_reads_the_memory_and_no_row_too_many(tmp_path: Path) -> None:
+    checked = 0
+    words = (
+        "data.limit=500",
+        "encoder.fit=64",
+        "checkpoint.every_steps=3",
+        "memory.block_rows=512",
+    )
+    with start(tmp_path, *words) as session:
+        for event in session.events():
+            if not isinstance(event, (CheckpointSaved, Progress)):
+                continue
+            manifest = RunReader(session.path).manifest()
+            assert manifest is not None
+            group = zarr.open_group(session.path / "memory.zarr", mode="r")
+            for name, entry in manifest.layers.items():
+                memory = session._loop.learner.memories()[name]
+                for column in ("key", "weight", "value", "born"):
+                    array = group[f"layers/{name}/{column}"]
+                    assert isinstance(array, zarr.Array)
+                    assert array.shape[0] == entry.rows
+                    whole = np.concatenate([block[column] for block in memory.host_blocks()])
+                    np.testing.assert_array_equal(np.asarray(array[:]), whole[: entry.rows])
+                    checked += 1
+    assert checked > 100
+
+
+def test_an_unusable_row_stops_the_run_or_is_named_counted_and_skipped(tmp_path: Path) -> None:
+    random = np.random.default_rng(3)
+    x = random.normal(size=(200, 5)).astype(np.float32)
+    x[[17, 90], [2, 0]] = [np.nan, np.inf]
+    path = table(tmp_path / "t.npz", x=x, y=np.arange(200) % 3)
+    words = ("data=npz", f"data.path={path}", "data.holdout=0", "encoder=standardise")
+    with start(tmp_path, *words, name="stop") as session, pytest.raises(DataError, match="row"):
+        list(session.events())
+    assert RunReader(tmp_path / "stop").manifest() is not None
+    with start(tmp_path, *words, "data.on_error=skip", name="skip") as session:
+        events = list(session.events())
+    named = [event for event in events if isinstance(event, Skipped)]
+    assert len(named) == 2
+    assert any("17" in event.item for event in named)
+    finished = events[-1]
+    assert isinstance(finished, Finished)
+    assert (finished.samples, finished.skipped) == (198, 2)
+
+
+def test_a_name_that_exists_is_refused_and_the_run_is_untouched(tmp_path: Path) -> None:
+    with start(tmp_path, "data.limit=50"):
+        pass
+    before = (tmp_path / "run" / "manifest.json").read_bytes()
+    with pytest.raises(RunExistsError, match="resume"):
+        start(tmp_path, "data.limit=50")
+    assert (tmp_path / "run" / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("name", ["../out", "a/b", "..", ".", "", "/abs"])
+def test_a_name_that_leaves_the_runs_folder_is_refused(tmp_path: Path, name: str) -> None:
+    runs = tmp_path / "runs"
+    with pytest.raises((ConfigError, RunExistsError)):
+        start(runs, "data.limit=50", name=name)
+    assert not runs.exists() or not list(runs.iterdir())
+
+
+def test_data_that_cannot_be_used_leaves_no_run_behind(tmp_path: Path) -> None:
+    runs = tmp_path / "runs"
+    with pytest.raises(DataNotFoundError, match=r"nowhere\.npz"):
+        start(runs, "data=npz", f"data.path={tmp_path / 'nowhere.npz'}")
+    with pytest.raises(DataNotFoundError, match="digits-onepass"):
+        start(runs, "data=cifar10", f"data.root={tmp_path}", "data.download=false")
+    empty = table(tmp_path / "empty.npz", x=np.zeros((0, 3), np.float32), y=np.zeros(0, np.int64))
+    with pytest.raises(DataError):
+        start(runs, "data=npz", f"data.path={empty}")
+    assert not runs.exists() or not list(runs.iterdir())
+
+
+def test_a_finished_run_cannot_be_resumed(tmp_path: Path) -> None:
+    with start(tmp_path, "data.limit=50") as session:
+        list(session.events())
+    with pytest.raises(RunStateError, match="finished"):
+        Session.resume(tmp_path / "run")
+
+
+def test_a_running_run_cannot_be_resumed_but_can_be_evaluated(tmp_path: Path) -> None:
+    with start(tmp_path, "data.limit=50"):
+        with pytest.raises(RunLockedError, match=str(os.getpid())):
+            Session.resume(tmp_path / "run")
+        assert isinstance(list(evaluate(tmp_path / "run"))[-1], Tested)
+
+
+def test_foreign_and_newer_directories_are_refused(tmp_path: Path) -> None:
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    with pytest.raises(StreamlearnError, match="foreign"):
+        Session.resume(foreign)
+    with start(tmp_path, "data.limit=50"):
+        pass
+    header = tmp_path / "run" / "run.json"
+    header.write_text(json.dumps({**json.loads(header.read_text()), "version": 99}))
+    with pytest.raises(FormatError, match="99"):
+        Session.resume(tmp_path / "run")
+
+
+def test_other_data_at_resume_is_refused_and_the_run_stays_resumable(tmp_path: Path) -> None:
+    path = table(tmp_path / "t.npz", 300)
+    words = ("data=npz", f"data.path={path}", "data.holdout=0", "encoder.fit=50")
+    with start(tmp_path, *words) as session:
+        for event in session.events():
+            if isinstance(event, Progress) and event.step == 5:
+                session.request_stop("test")
+    other = table(tmp_path / "other.npz", 200)
+    with pytest.raises(FormatError, match="300"):
+        Session.resume(tmp_path / "run", [f"data.path={other}"])
+    moved = path.rename(tmp_path / "moved.npz")
+    with pytest.raises(DataNotFoundError, match=r"data\.path"):
+        Session.resume(tmp_path / "run")
+    with Session.resume(tmp_path / "run", [f"data.path={moved}"]) as session:
+        finished = list(session.events())[-1]
+    assert isinstance(finished, Finished)
+    assert finished.samples == 300
+
+
+def test_a_full_disk_ends_the_run_in_one_sentence_and_the_last_commit_opens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = start(tmp_path, "data.limit=400", "encoder.fit=64", "checkpoint.every_steps=4")
+    real = os.fsync
+    left = 40
+
+    def full(descriptor: int) -> None:
+        nonlocal left
+        left -= 1
+        if left < 0:
+            raise OSError(28, "No space left on device")
+        real(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with session, pytest.raises(StorageError, match="space"):
+        list(session.events())
+    monkeypatch.undo()
+    with Session.resume(tmp_path / "run") as again:
+        finished = list(again.events())[-1]
+    assert isinstance(finished, Finished)
+    assert finished.samples == 400
+
+
+def test_the_clock_may_jump_back_between_stop_and_resume(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with start(tmp_path, "data.limit=200", "encoder.fit=64") as session:
+        for event in session.events():
+            if isinstance(event, Progress) and event.step == 6:
+                session.request_stop("test")
+    monkeypatch.setattr("time.time", lambda: 1_000_000.0)
+    with Session.resume(tmp_path / "run") as session:
+        finished = list(session.events())[-1]
+    assert isinstance(finished, Finished)
+    assert finished.seconds > 0
+    manifest = RunReader(tmp_path / "run").manifest()
+    assert manifest is not None
+    assert manifest.status == "finished"

@@ -1,0 +1,150 @@
+"""What the tests of storage share: memories with known rows, and faults in the primitives."""
+
+import errno
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import zarr
+
+from streamlearn.memory import Memory, Tuples
+from streamlearn.storage import Commit, RunReader, RunStore, files
+
+KEY_WIDTH = 6
+VALUE_WIDTH = 3
+BLOCK_ROWS = 512
+LAYER = "hidden.0"
+PRIMITIVES = ("write_all", "sync", "rename", "remove", "make_directory")
+
+
+def make_memory(dtype: torch.dtype = torch.float32) -> Memory:
+    return Memory(KEY_WIDTH, VALUE_WIDTH, dtype=dtype, block_rows=BLOCK_ROWS)
+
+
+def grow(memory: Memory, rows: int, step: int) -> None:
+    """Append rows that depend on nothing but their number and the step."""
+    random = torch.Generator().manual_seed(1000 * step + rows)
+    key = torch.randn(rows, memory.key_width, generator=random, dtype=torch.float64)
+    value = torch.randn(rows, memory.value_width, generator=random, dtype=torch.float64)
+    key[::3] = -0.0
+    key[1::7] *= 1e-40  # numbers that are subnormal in float32
+    weight = torch.rand(rows, generator=random, dtype=torch.float64)
+    memory.append(Tuples(key, weight, value), step)
+
+
+def make_store(runs: Path, name: str = "run") -> RunStore:
+    return RunStore.create(runs, name, scenario={"seed": 1}, scenario_name="test")
+
+
+def commit(store: RunStore, memory: Memory, step: int, **changes: Any) -> Commit:
+    arguments: dict[str, Any] = {
+        "step": step,
+        "samples": step * 10,
+        "status": "running",
+        "state": {"step": step, "rows": len(memory), "tensor": torch.arange(step + 1.0)},
+        "memories": {LAYER: memory},
+        "summary": {"accuracy": 0.5},
+    }
+    return store.commit(**{**arguments, **changes})
+
+
+def load(reader: RunReader, dtype: torch.dtype = torch.float32, name: str = LAYER) -> Memory:
+    memory = make_memory(dtype)
+    reader.load_memory(name, memory)
+    return memory
+
+
+def assert_same_bits(found: Memory, expected: Memory) -> None:
+    assert len(found) == len(expected)
+    assert found.max_key_square == expected.max_key_square
+    for one, other in zip(found.blocks, expected.blocks, strict=True):
+        assert one.count == other.count
+        for name in ("key", "side", "weight", "born", "key_square"):
+            bits = [
+                getattr(block, name).contiguous().view(torch.uint8).numpy()
+                for block in (one, other)
+            ]
+            np.testing.assert_array_equal(bits[0], bits[1], err_msg=name)
+
+
+def committed_columns(memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
+    blocks = list(memory.host_blocks())
+    return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def assert_zarr_shows(path: Path, rows: Mapping[str, Any], most: int, least: int) -> None:
+    """A plain zarr reader sees between `least` and `most` rows, and they are right."""
+    group = zarr.open_group(path / "memory.zarr", mode="r")
+    layers = group["layers"]
+    assert isinstance(layers, zarr.Group)
+    if least == 0 and LAYER not in layers:
+        return
+    for name, expected in rows.items():
+        array = group[f"layers/{LAYER}/{name}"]
+        assert isinstance(array, zarr.Array)
+        assert least <= array.shape[0] <= most
+        found = np.asarray(array[...])
+        assert found.tobytes() == expected[: len(found)].tobytes()
+
+
+class Crash(BaseException):
+    """The process ends here, as far as the files are concerned."""
+
+
+class Faults:
+    """Lets the n-th call of any primitive fail, and counts the calls.
+
+    A crash fails every later call too, and a write that fails has written half.
+    """
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.calls = 0
+        self._at: int | None = None
+        self._failure: Callable[[], BaseException] = Crash
+        self._for_ever = True
+        for name in PRIMITIVES:
+            patch.setattr(files, name, self._wrap(name, getattr(files, name)))
+
+    def crash_at(self, call: int) -> None:
+        self.calls, self._at, self._failure, self._for_ever = 0, call, Crash, True
+
+    def fail_at(self, call: int, number: int) -> None:
+        self.calls, self._at, self._for_ever = 0, call, False
+        self._failure = lambda: OSError(number, os.strerror(number))
+
+    def none(self) -> None:
+        self.calls, self._at = 0, None
+
+    def _wrap(self, name: str, primitive: Callable[..., None]) -> Callable[..., None]:
+        def call(*arguments: Any) -> None:
+            number, self.calls = self.calls, self.calls + 1
+            hit = self._at is not None and (
+                number >= self._at if self._for_ever else number == self._at
+            )
+            if not hit:
+                primitive(*arguments)
+                return
+            if name == "write_all" and number == self._at:
+                descriptor, data, *rest = arguments
+                primitive(descriptor, data[: len(data) // 2], *rest)
+            raise self._failure()
+
+        return call
+
+
+def snapshot(path: Path, *, folders: bool = True) -> dict[str, tuple[int, int, int]]:
+    """Every file (and directory) below a path with inode, size and time of change."""
+    found = {}
+    for folder, below, names in os.walk(path):
+        for name in (*(below if folders else ()), *names):
+            entry = Path(folder) / name
+            facts = entry.stat()
+            found[str(entry.relative_to(path))] = (facts.st_ino, facts.st_size, facts.st_mtime_ns)
+    return found
+
+
+REFUSALS = (errno.ENOSPC, errno.EIO)

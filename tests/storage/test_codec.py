@@ -1,0 +1,82 @@
+"""Shards: what zarr makes of a block in memory is what zarr reads from a file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+from streamlearn.storage import documents
+from streamlearn.storage.codec import array_metadata, codec_for
+
+KINDS = [("float32", 5), ("float64", 3), ("int64", None), ("float32", None)]
+
+
+@pytest.mark.parametrize(("dtype", "width"), KINDS)
+@pytest.mark.parametrize("rows", [1, 127, 128, 512])
+def test_plain_zarr_reads_an_encoded_shard_from_its_file(
+    tmp_path: Path, dtype: str, width: int | None, rows: int
+) -> None:
+    metadata = array_metadata(dtype, 512, width, {"note": "añ"})
+    codec = codec_for(metadata)
+    row = () if width is None else (width,)
+    data = np.random.default_rng(rows).normal(0, 9, (rows, *row)).astype(dtype)
+    for shard in range(2):
+        path = tmp_path / codec.name.format(shard)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(codec.encode(data))
+    shape = [512 + rows, *row]
+    (tmp_path / "zarr.json").write_bytes(documents.encode({**metadata, "shape": shape}))
+    array = zarr.open_array(tmp_path, mode="r")
+    assert array.attrs["note"] == "añ"
+    found = np.asarray(array[...])
+    assert found[:rows].tobytes() == data.tobytes()
+    assert not found[rows:512].any()
+    assert found[512:].tobytes() == data.tobytes()
+
+
+@pytest.mark.parametrize(("dtype", "width"), KINDS)
+def test_a_shard_decodes_to_the_bit(dtype: str, width: int | None) -> None:
+    codec = codec_for(array_metadata(dtype, 512, width, {}))
+    row = () if width is None else (width,)
+    rows = np.random.default_rng(0).integers(-9, 9, (300, *row)).astype(dtype)
+    assert codec.decode(codec.encode(rows), 300).tobytes() == rows.tobytes()
+    assert codec.decode(codec.encode(rows), 7).tobytes() == rows[:7].tobytes()
+
+
+@pytest.mark.parametrize("rows", [3, 512])
+def test_the_sign_of_zero_survives(rows: int) -> None:
+    codec = codec_for(array_metadata("float32", 512, 4, {}))
+    decoded = codec.decode(codec.encode(np.full((rows, 4), -0.0, np.float32)), rows)
+    assert np.signbit(decoded).all()
+
+
+def test_every_flipped_byte_of_a_shard_is_noticed() -> None:
+    codec = codec_for(array_metadata("int64", 512, None, {}))
+    data = codec.encode(np.arange(400))
+    for position in range(len(data)):
+        damaged = bytearray(data)
+        damaged[position] ^= 0x10
+        with pytest.raises(ValueError, match="cannot be decoded"):
+            codec.decode(bytes(damaged), 400)
+
+
+@pytest.mark.parametrize("length", [0, 1, 100, -1])
+def test_a_truncated_shard_is_noticed(length: int) -> None:
+    codec = codec_for(array_metadata("float32", 512, 2, {}))
+    data = codec.encode(np.ones((9, 2), np.float32))
+    with pytest.raises(ValueError, match="cannot be decoded"):
+        codec.decode(data[:length], 9)
+
+
+def test_float32_that_holds_bfloat16_takes_no_more_than_its_upper_half() -> None:
+    codec = codec_for(array_metadata("float32", 512, 64, {}))
+    wide = np.random.default_rng(0).standard_normal((512, 64), np.float32)
+    narrow = (wide.view(np.uint32) & 0xFFFF0000).view(np.float32)
+    assert len(codec.encode(narrow)) < 0.5 * wide.nbytes
+    assert len(codec.encode(narrow)) < 0.6 * len(codec.encode(wide))
+
+
+def test_metadata_that_is_no_array_is_refused() -> None:
+    with pytest.raises(ValueError, match="zarr cannot make an array"):
+        codec_for({"zarr_format": 3})
