@@ -29,7 +29,7 @@ def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
     """The encoder that the settings name, not yet fitted."""
     chosen = settings.encoder
     if isinstance(chosen, StandardiseSettings):
-        return Standardise(chosen.per, chosen.clip)
+        return Standardise(chosen.per, chosen.clip, chosen.constant)
     if isinstance(chosen, PCASettings):
         return PCA(
             chosen.width,

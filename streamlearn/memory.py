@@ -188,7 +188,7 @@ class Memory:
         block.side[rows, self.value_width] = tuples.weight.to(self.dtype)
         block.weight[rows] = tuples.weight.to(block.weight.dtype)
         block.born[rows] = born
-        square = block.key[rows].to(block.key_square.dtype).square().sum(-1)  # (n,)
+        square = _square_norms(block.key[rows].to(block.key_square.dtype))  # (n,)
         block.key_square[rows] = square
         block.count = rows.stop
         block.revision += 1
@@ -278,8 +278,17 @@ def decay_coefficients(age: Tensor, momentum: float, decay: float) -> Tensor:
     if smaller == larger:
         return (age + 1) * larger**age
     gap = (larger - smaller) / larger  # 1 − r
-    log_ratio = math.log1p(-gap) if smaller > 0 else -math.inf
+    log_ratio = math.log1p(-gap) if gap < 1 else -math.inf
     return larger**age * torch.expm1((age + 1) * log_ratio) / -gap
+
+
+def _square_norms(rows: Tensor) -> Tensor:
+    """‖k‖² of each row, the same bits however many rows come together.
+
+    PyTorch splits a sum over threads when it has a single result, so a lone row gets company.
+    """
+    squares = rows.square()
+    return squares.sum(-1) if len(rows) > 1 else squares.repeat(2, 1).sum(-1)[:1]
 
 
 def _to_numpy(tensor: Tensor) -> NDArray[np.generic]:

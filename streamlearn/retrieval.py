@@ -34,8 +34,8 @@ __all__ = ["Forgetting", "ScratchPool", "Trace", "retrieve"]
 CACHE_BYTES = 1 << 30
 """Keep forward scores for the backward pass up to this size a layer."""
 
-_LARGEST_EXPONENT = 80.0
-"""`e^80` is still far inside float32 and bfloat16."""
+_LARGEST_EXPONENT = 40.0
+"""`e^40` times itself, which a gradient may contain, is still inside float32 and bfloat16."""
 
 
 @dataclass(slots=True)

@@ -83,6 +83,9 @@ class StandardiseSettings(Settings):
         "feature", description="statistics of each feature, or of each channel of an image"
     )
     clip: float = Field(10.0, gt=0, description="bound of a standardised value")
+    constant: float = Field(
+        1.0, ge=0, description="a constant column beside the features; keeps their length; 0: none"
+    )
 
 
 class PCASettings(Settings):

@@ -3,6 +3,7 @@
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from streamlearn.encoders.base import Encoder, as_float, flatten_features
@@ -21,19 +22,27 @@ class Standardise(Encoder):
         per: "feature" (each column its own mean and deviation) or "channel" (one for each channel
             of an image, the usual normalisation of images).
         clip: bound of the result, so that one outlier cannot outweigh all other features.
+        constant: value of a column to be added; 0 adds none. Networks normalise the length of a
+            code away; beside a constant it survives, which matters where there are few features.
 
-    A constant column becomes 0.
+    A column of samples that never changes becomes 0.
     """
 
-    def __init__(self, per: Literal["feature", "channel"] = "feature", clip: float = 10.0) -> None:
+    def __init__(
+        self,
+        per: Literal["feature", "channel"] = "feature",
+        clip: float = 10.0,
+        constant: float = 0.0,
+    ) -> None:
         super().__init__()
         self.per = per
         self.clip = clip
+        self.constant = constant
 
     @property
     def width(self) -> int:
-        """The number of features."""
-        return len(self.tensors["mean"])
+        """The number of features, and one more with a constant column."""
+        return len(self.tensors["mean"]) + (self.constant != 0)
 
     def fit(self, features: Tensor) -> None:
         """Estimate means and deviations."""
@@ -52,10 +61,11 @@ class Standardise(Encoder):
         self.tensors = {"mean": mean.to(torch.float32), "scale": scale.to(torch.float32)}
 
     def __call__(self, features: Tensor) -> Tensor:
-        """Standardise samples (B, …) to (B, D)."""
+        """Standardise samples (B, …) to (B, width)."""
         flat = flatten_features(features)
         mean, scale = self.tensors["mean"], self.tensors["scale"]
-        return ((flat - mean) * scale).clamp_(-self.clip, self.clip)
+        codes = ((flat - mean) * scale).clamp_(-self.clip, self.clip)
+        return F.pad(codes, (0, 1), value=self.constant) if self.constant else codes
 
 
 class PCA(Encoder):
