@@ -14,7 +14,7 @@ from rich.text import Text
 
 from .format import MISSING, clean, clock, count, duration, number, percent, rate, size
 from .model import Layer, Model
-from .plot import Curve, area, bar, plot, sparkline
+from .plot import Curve, area, bar, plot, sparkline, styled
 
 __all__ = ["WIDE", "render"]
 
@@ -46,7 +46,7 @@ class _Page:
         safe = clean(text)
         if not self.unicode:
             safe = safe.encode("ascii", "replace").decode("ascii")
-        return Text(safe, style, no_wrap=True, end="")
+        return styled(safe, style)
 
 
 def render(
@@ -125,7 +125,7 @@ def _title(page: _Page, width: int) -> Text:
     machine = " ".join(part for part in (model.device, model.dtype) if part)
     if left.cell_len + len(machine) + len(phase) + 4 > width:
         machine = ""
-    right = Text(f"{machine}  " if machine else "", "dim", end="")
+    right = styled(f"{machine}  " if machine else "", "dim")
     right.append(phase, _PHASE_STYLES.get(phase.split()[0], ""))
     return _spread(left, right, width, page.unicode)
 
@@ -139,7 +139,7 @@ def _progress(page: _Page, width: int) -> Text:
         done, total = model.position, model.total_samples or 0
         facts = [f"{count(done)}/{count(total)}" if total else f"{count(done)} samples"]
         facts.append(rate(model.rate))
-        if model.over or model.phase == "crashed":
+        if model.over:
             facts.append(f"in {duration(model.seconds)}")
         elif model.total_samples is not None:
             facts.append(f"{duration(model.time_left())} left")
@@ -151,9 +151,9 @@ def _progress(page: _Page, width: int) -> Text:
     right = "  ".join(facts)
     length = width - cell_len(right) - 2
     if length < 6 or not total:
-        return Text(right, "bold")
+        return styled(right, "bold")
     filled, rest = bar(fraction, length, page.unicode)
-    line = Text(filled, "green", no_wrap=True, end="")
+    line = styled(filled, "green")
     line.append(rest, "dim")
     line.append("  " + right)
     return line
@@ -168,7 +168,7 @@ def _accuracy(page: _Page, width: int, plot_rows: int) -> list[Text]:
     ]
     if model.tested is not None:
         facts.append(("test", percent(model.tested.accuracy), "green"))
-    line = Text(no_wrap=True, end="")
+    line = styled()
     for name, value, style in facts:
         if line:
             line.append("   ")
@@ -199,26 +199,22 @@ def _memory(page: _Page, width: int, room: int, tall: bool = False) -> list[Text
     if layers:
         growth = "" if tall else "  growth"
         head = f"{'layer':<{names}} {'tuples':>12} {'bytes':>10}{growth}"
-        lines.append(Text(head, "dim", no_wrap=True, end=""))
+        lines.append(styled(head, "dim"))
     rows = layers if len(layers) <= shown else layers[: max(0, shown - 1)]
     chart = min(5, free // len(layers) - 1) if tall and layers else 0
     for name, layer in rows:
         lines.append(_layer(page, name, layer, names, width, spark=chart < 1))
         if chart >= 1:
             drawn = area(layer.growth, width, chart, unicode=page.unicode)
-            lines.extend(Text(line, "magenta", no_wrap=True, end="") for line in drawn)
+            lines.extend(styled(line, "magenta") for line in drawn)
     if len(layers) > len(rows):
         lines.append(_rest([layer for _, layer in layers[len(rows) :]], names))
     return [*lines, *facts]
 
 
 def _layer(page: _Page, name: str, layer: Layer, names: int, width: int, spark: bool) -> Text:
-    line = Text(
-        set_cell_size(page.text(name).plain, names)
-        + f" {count(layer.tuples):>12} {size(layer.bytes):>10}  ",
-        no_wrap=True,
-        end="",
-    )
+    line = styled(set_cell_size(page.text(name).plain, names))
+    line.append(f" {count(layer.tuples):>12} {size(layer.bytes):>10}  ")
     length = min(48, width - cell_len(line.plain)) if spark else 0
     return line.append(sparkline(layer.growth, length, unicode=page.unicode), "magenta")
 
@@ -226,7 +222,7 @@ def _layer(page: _Page, name: str, layer: Layer, names: int, width: int, spark: 
 def _rest(layers: Sequence[Layer], names: int) -> Text:
     tuples, held = (sum(layer.tuples for layer in layers), sum(layer.bytes for layer in layers))
     head = f"{len(layers)} more"
-    return Text(f"{head:<{names}} {count(tuples):>12} {size(held):>10}", no_wrap=True, end="")
+    return styled(f"{head:<{names}} {count(tuples):>12} {size(held):>10}")
 
 
 def _places(page: _Page, width: int) -> list[Text]:
@@ -254,7 +250,7 @@ def _safety(page: _Page) -> Text:
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Text:
-    line = Text(no_wrap=True, end="")
+    line = styled()
     for name, value in facts:
         if line:
             line.append("   ")
@@ -267,18 +263,20 @@ def _events(page: _Page, width: int, rows: int) -> list[Text]:
     lines = [_rule(page, "events", width)]
     last = list(page.model.lines)[-(rows - 1) :] if rows > 1 else []
     for entry in last:
-        line = Text(f"{clock(entry.time)}  ", "dim", no_wrap=True, end="")
-        line.append_text(page.text(entry.text, "not dim"))
+        line = styled(f"{clock(entry.time)}  ", "dim")
+        line.append_text(page.text(entry.text))
         lines.append(line)
     return [*lines, *(Text() for _ in range(rows - len(lines)))]
 
 
 def _footer(page: _Page, width: int) -> Text:
     model = page.model
-    if model.over or model.phase == "crashed":
+    if model.over:
         return page.text(model.run, "dim")
     if model.stopping:
         return page.text("saving a checkpoint; the same again stops at once", "dim")
+    if model.watching:
+        return page.text("watching; Ctrl-C leaves the run alone", "dim")
     return page.text("Ctrl-C saves a checkpoint and stops", "dim")
 
 
@@ -287,9 +285,9 @@ def _footer(page: _Page, width: int) -> Text:
 
 def _rule(page: _Page, title: str, width: int) -> Text:
     dash = "─" if page.unicode else "-"
-    line = Text(f"{dash}{dash} ", "dim", no_wrap=True, end="")
-    line.append(title, "bold not dim")
-    return line.append(" " + dash * (width - len(title) - 4))
+    line = styled(f"{dash}{dash} ", "dim")
+    line.append(title, "bold")
+    return line.append(" " + dash * (width - len(title) - 4), "dim")
 
 
 def _spread(left: Text, right: Text, width: int, unicode: bool) -> Text:

@@ -1,5 +1,6 @@
 """`run` and `resume`: start a session, show its events, and end as the world asks."""
 
+import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -93,8 +94,9 @@ def learn(start: Callable[[], Learning], options: Options) -> int:
         StreamlearnError: as the session does; also where the output cannot be written.
         Interrupted: a signal before the session was there.
     """
-    with StopSignals() as signals, start() as session:
-        display = _display(session.path, options)
+    draws = _draws(options)
+    with StopSignals() as signals, _begun(start, draws) as session:
+        display = _dashboard(session.path) if draws else _lines(session.path, options)
 
         def stop(name: str) -> None:
             session.request_stop(name)
@@ -102,7 +104,7 @@ def learn(start: Callable[[], Learning], options: Options) -> int:
 
         signals.attach(stop, display.restore)
         last = _follow(session, display)
-        if last is not None and not isinstance(display, (JsonLines, PlainLines)):
+        if last is not None and draws:
             # The dashboard is gone from the screen; what stays is the result.
             output = _stdout()
             for line in summary(last, str(session.path)):
@@ -132,14 +134,35 @@ def _follow(session: Learning, display: Display) -> Finished | Stopped | None:
     return last if isinstance(last, (Finished, Stopped)) else None
 
 
-def _display(path: Path, options: Options) -> Display:
+def _draws(options: Options) -> bool:
+    """Whether the events go to a dashboard."""
+    if options.json or options.plain or options.quiet:
+        return False
+    from .live import can_draw
+
+    return can_draw()
+
+
+def _begun(start: Callable[[], Learning], draws: bool) -> Learning:
+    """The session; importing and reading the data take seconds, so a terminal says it waits."""
+    if not draws:
+        return start()
+    _scribble("starting ...")
+    try:
+        return start()
+    finally:
+        _scribble("\r\x1b[2K")
+
+
+def _scribble(text: str) -> None:
+    with contextlib.suppress(OSError):
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+
+def _lines(path: Path, options: Options) -> Display:
     if options.json:
         return JsonLines(_stdout(), options.quiet)
-    if not options.plain and not options.quiet:
-        from .live import can_draw
-
-        if can_draw():
-            return _dashboard(path)
     return PlainLines(_stderr(), _stdout(), str(path), options.quiet)
 
 

@@ -54,7 +54,8 @@ class Model:
     """The state of a run as a person wants to see it.
 
     run: its path as text. phase: one word for what it is doing. curve: (samples, cumulative,
-    windowed) prequential accuracy. pace: (position, seconds). The rest are the numbers of the last
+    windowed) prequential accuracy. pace: (position, seconds). stopping: the signal that was heard.
+    watching: whether another process does the learning. The rest are the numbers of the last
     event that carried them, None before.
     """
 
@@ -85,14 +86,15 @@ class Model:
     finished: Finished | None = None
     stopped: Stopped | None = None
     stopping: str | None = None
+    watching: bool = False
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LINES))
     curve: Series = field(default_factory=Series)
     pace: Series = field(default_factory=lambda: Series(128))
 
     @property
     def over(self) -> bool:
-        """Whether the last event ended the run, for good or until it is resumed."""
-        return self.finished is not None or self.stopped is not None
+        """Whether the run ended, for good or until it is resumed."""
+        return self.phase in ("finished", "stopped", "crashed")
 
     def replay(self, record: Mapping[str, Any]) -> Event | None:
         """Take in a record of the event log; gives the event that it stood for, if known."""
@@ -126,8 +128,7 @@ class Model:
                 self.tested = event
                 self.testing = None
             case Stopped():
-                self.stopped = event
-                self.phase = "stopped"
+                self._stopped(event)
             case Finished():
                 self._finished(event)
             case _:
@@ -197,10 +198,18 @@ class Model:
             self.memory = event.memory
             self.disk_bytes = event.memory.disk_bytes
 
+    def _stopped(self, event: Stopped) -> None:
+        self.stopped = event
+        self.phase = "stopped"
+        # The log has only some of the progress; the last of it may be a little behind.
+        self.step, self.samples = event.step, event.samples
+        self.position = max(self.position, event.samples + self.skipped)
+
     def _finished(self, event: Finished) -> None:
         self.finished = event
         self.phase = "finished"
         self.samples, self.seconds = event.samples, event.seconds
+        self.position = max(self.position, event.samples + event.skipped)
         self.accuracy = event.prequential_accuracy
         self.skipped = max(self.skipped, event.skipped)
         for status in event.layers:

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from .series import Series
 
-__all__ = ["Curve", "area", "bar", "plot", "sparkline"]
+__all__ = ["Curve", "area", "bar", "plot", "sparkline", "styled"]
 
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _BLOCKS = "▁▂▃▄▅▆▇█"
@@ -28,6 +28,11 @@ class Curve:
     label: str
     style: str
     dotted: bool = False
+
+
+def styled(text: str = "", style: str = "") -> Text:
+    """Text to be appended to: its own style does not spread to what comes after it."""
+    return Text(no_wrap=True, end="").append(text, style)
 
 
 def bar(fraction: float, width: int, unicode: bool = True) -> tuple[str, str]:
@@ -110,7 +115,7 @@ def plot(
     ticks = _ticks(low, high, rows, down)
     lines = []
     for row in range(rows):
-        line = Text(_tick(ticks.get(row)), style="dim", no_wrap=True, end="")
+        line = styled(_tick(ticks.get(row)), "dim")
         line.append("┤" if unicode else "|", "dim")
         _append_cells(line, canvas, row, curves, unicode)
         label = labels.get(row)
@@ -126,9 +131,9 @@ def plot(
 
 def _empty(width: int, height: int) -> list[Text]:
     note = "the plot begins with the first scored samples"
-    lines = [Text(" " * width, no_wrap=True, end="") for _ in range(max(0, height))]
+    lines = [styled(" " * width) for _ in range(max(0, height))]
     if lines and len(note) <= width:
-        lines[(height - 1) // 2] = Text(note.center(width), "dim", no_wrap=True, end="")
+        lines[(height - 1) // 2] = styled(note.center(width), "dim")
     return lines
 
 
@@ -239,7 +244,7 @@ def _tick(value: float | None) -> str:
 
 def _axis(first: float, last: float, gutter: int, columns: int, margin: int, unicode: bool) -> Text:
     left, right = f"{first:,.0f}", f"{last:,.0f} samples"
-    line = Text(" " * (gutter - 1) + ("└" if unicode else "+"), "dim", no_wrap=True, end="")
+    line = styled(" " * (gutter - 1) + ("└" if unicode else "+"), "dim")
     room = columns + margin - len(left) - len(right) - 2
     dash = "─" if unicode else "-"
     if room < 1:

@@ -21,6 +21,8 @@ __all__ = ["Follower", "watch"]
 
 _PAUSE = 0.4
 _TALLEST = 40
+_BELOW = 4
+"""Lines that follow the last picture, prompt included."""
 
 
 class Follower:
@@ -31,7 +33,7 @@ class Follower:
 
     def __init__(self, path: Path) -> None:
         self.reader = RunReader(path)
-        self.model = Model(run=str(self.reader.path), scenario=self.reader.header.scenario)
+        self.model = self._blank()
         self.status: RunStatus = run_status(self.reader)
         self._offset = 0
 
@@ -44,7 +46,7 @@ class Follower:
         records, offset = self.reader.events(self._offset)
         if self._offset and (offset < self._offset or _begins(records)):
             # The log was cut back to a commit when the run was resumed, and is read anew.
-            self.model = Model(run=str(self.reader.path), scenario=self.reader.header.scenario)
+            self.model = self._blank()
         self._offset = offset
         news = [(record, self.model.replay(record)) for record in records]
         self._catch_up()
@@ -56,6 +58,10 @@ class Follower:
         # A finished or stopped event is not enough: the run may just have been resumed.
         return self.status.word != "running"
 
+    def _blank(self) -> Model:
+        header = self.reader.header
+        return Model(run=str(self.reader.path), scenario=header.scenario, watching=True)
+
     def _catch_up(self) -> None:
         """What the last commit knows better than a log that was cut by a crash."""
         model, manifest = self.model, self.status.manifest
@@ -63,8 +69,10 @@ class Follower:
         if manifest is not None:
             model.checkpoint_time, model.checkpoint_step = manifest.time, manifest.step
             model.disk_bytes = manifest.disk_bytes
-        if self.status.word in ("crashed", "empty") and not model.over:
-            model.phase = "crashed"
+        if self.status.word != "running" and not model.over:
+            # Also a run whose last words a power cut took: the commit knows how it ended.
+            word = self.status.word
+            model.phase = word if word in ("finished", "stopped") else "crashed"
 
 
 def _begins(records: list[dict[str, Any]]) -> bool:
@@ -110,9 +118,12 @@ def _watch_lines(follower: Follower, output: Output, quiet: bool) -> None:
             if event is not None:
                 lines.show(event)
     lines.close()
-    if follower.model.phase == "crashed":
+    model = follower.model
+    if model.phase == "crashed":
         for line in _crashed(follower):
             output.line(line)
+    elif model.finished is None and model.stopped is None:
+        output.line(f"{model.phase}; the log lacks its end, `streamlearn inspect` has the numbers")
 
 
 def _latest(events: list[Event]) -> list[Event]:
@@ -144,11 +155,13 @@ def _watch_screen(follower: Follower) -> None:
                 dashboard.tick()
         finally:
             dashboard.close()
+        if dashboard.failed is not None:
+            return
     width, height = console.size
     picture = render(
         follower.model,
         width,
-        min(_TALLEST, height - 1),
+        max(1, min(_TALLEST, height - _BELOW)),
         time.time(),
         speaks_unicode(console),
     )

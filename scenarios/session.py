@@ -2,6 +2,7 @@
 
 import dataclasses
 import resource
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -77,7 +78,7 @@ class Session:
         if name and (runs / name).exists():
             raise RunExistsError(
                 f"a run called {name!r} is already in {str(runs)!r}; choose another run.name, or "
-                f"go on with it: streamlearn resume {runs / name}"
+                f"go on with it: {_resume_command(runs / name)}"
             )
         hardware = resolve_hardware(scenario.learner.device, scenario.learner.dtype)
         concrete = scenario.learner.model_copy(
@@ -204,7 +205,7 @@ class Session:
                 step=self._loop.step,
                 samples=self._loop.evaluation.samples,
                 reason=self._stop_reason or "",
-                resume=f"streamlearn resume {self.path}",
+                resume=_resume_command(self.path),
             )
         )
 
@@ -357,6 +358,10 @@ def evaluate(path: Path, words: Sequence[str] = ()) -> Iterator[Testing | Tested
     for name, memory in loop.learner.memories().items():
         reader.load_memory(name, memory)
     yield from held_out(loop.learner, splits.test)
+
+
+def _resume_command(path: Path) -> str:
+    return f"streamlearn resume {shlex.quote(str(path))}"
 
 
 def _free_name(runs: Path, scenario: str) -> str:

@@ -161,7 +161,6 @@ class Manifest:
                 layers=layers,
                 summary=dict(found["summary"]),
                 disk_bytes=int(found["disk_bytes"]),
-                version=int(found["version"]),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(

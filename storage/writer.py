@@ -89,7 +89,7 @@ class RunStore:
             StorageError: the system refused; nothing of the run is left.
         """
         check_name(name, "run.name")
-        settings = documents.plain(scenario)
+        settings = documents.encode(documents.plain(scenario), indent=1)
         runs = Path(runs).absolute()
         target = runs / name
         if os.path.lexists(target):
@@ -100,7 +100,7 @@ class RunStore:
             "scenario": scenario_name,
             "created": time.time(),
             "program": _program_version(),
-            "scenario_checksum": documents.checksum_of(settings),
+            "scenario_checksum": f"{files.checksum(settings):08x}",
         }
         _make_directories(runs)
         made = runs / f".making-{uuid.uuid4().hex}"
@@ -350,7 +350,7 @@ class _OwnReader(RunReader):
             self._store._loaded(self._commit.commit, name, memory)
 
 
-def _build(layout: Layout, header: dict[str, Any], scenario: dict[str, Any]) -> RunLock:
+def _build(layout: Layout, header: dict[str, Any], scenario: bytes) -> RunLock:
     """Make the files of a new run where nobody looks for one; the lock is held."""
     writing = Writing(layout.scratch)
     for path in (layout.path, layout.scratch, layout.states):
@@ -360,7 +360,7 @@ def _build(layout: Layout, header: dict[str, Any], scenario: dict[str, Any]) -> 
         writing.replace(layout.events, b"")
         write_group(layout.group, {"format": RUN_KIND}, writing)
         write_group(layout.layers, {}, writing)
-        writing.replace(layout.scenario, documents.encode(scenario, indent=1))
+        writing.replace(layout.scenario, scenario)
         writing.replace(layout.header, documents.seal(RUN_KIND, header))
         writing.sync_directories()
     except BaseException:

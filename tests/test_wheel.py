@@ -1,6 +1,7 @@
 """The wheel installs one top-level name, scenarios included, and imports from anywhere."""
 
 import os
+import shutil
 import subprocess
 import sys
 import zipfile
@@ -14,11 +15,15 @@ ROOT = Path(__file__).parents[1]
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("wheel")
+    # setuptools builds inside the tree and would pack what an earlier build left there.
+    tree = tmp_path_factory.mktemp("tree") / "streamlearn"
+    unwanted = shutil.ignore_patterns(".*", "build", "dist", "runs", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, tree, symlinks=True, ignore=unwanted)
     command = (
         "import setuptools.build_meta as backend, sys; print(backend.build_wheel(sys.argv[1]))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", command, str(out)], cwd=ROOT, capture_output=True, text=True
+        [sys.executable, "-c", command, str(out)], cwd=tree, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return next(out.glob("*.whl"))

@@ -160,3 +160,18 @@ def test_without_colour_only_weight_is_left(model: Model, monkeypatch: pytest.Mo
         console.print(render(model, 80, 24, NOW))
     codes = {part.split("m")[0] for part in capture.get().split("\x1b[")[1:]}
     assert codes <= {"0", "1", "2", "1;2"}
+
+
+def test_curves_have_their_own_colour_and_are_not_dimmed(model: Model) -> None:
+    console = Console(file=io.StringIO(), width=80, force_terminal=True, color_system="standard")
+    with console.capture() as capture:
+        console.print(render(model, 80, 24, NOW))
+    text = capture.get()
+    assert "\x1b[33mwindowed 73.9%" in text
+    assert "\x1b[36mcumulative 66.6%" in text
+    assert "\x1b[2;3" not in text
+
+
+def test_watching_does_not_promise_to_stop_the_run(model: Model) -> None:
+    model.watching = True
+    assert shown(model, 80, 24)[-1].startswith("watching; Ctrl-C leaves the run alone")

@@ -271,3 +271,14 @@ def test_readers_work_on_a_directory_that_cannot_be_written(
 def test_a_folder_that_is_no_run_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(StreamlearnError):
         Follower(tmp_path)
+
+
+def test_a_run_whose_last_words_were_lost_is_still_called_finished(
+    write_run: WriteRun, story: Sequence[Event], capsys: Capture
+) -> None:
+    path = write_run(story, "finished")
+    follower = Follower(path)
+    follower.poll()
+    assert follower.model.phase == "finished"
+    assert main(["watch", str(path)]) == 0
+    assert capsys.readouterr().out.splitlines()[-1].startswith("finished")

@@ -112,9 +112,9 @@ def test_a_line_is_strict_json_in_ascii(tmp_path: Path) -> None:
     }
     with make_store(tmp_path) as store:
         store.log(record)
-        with pytest.raises(FormatError, match="a set .* cannot be written as JSON"):
+        with pytest.raises(FormatError, match=r"a set .* cannot be written as JSON"):
             store.log({"set": {1}})
-        with pytest.raises(FormatError, match="a ndarray .* cannot be written as JSON"):
+        with pytest.raises(FormatError, match=r"a ndarray .* cannot be written as JSON"):
             store.log({"array": np.zeros(3)})
     line = (store.path / "events.jsonl").read_text(encoding="ascii")
     assert line.count("\n") == 1

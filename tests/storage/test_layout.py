@@ -56,7 +56,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path) -> None:
 
 def test_a_file_in_place_of_the_folder_of_runs_is_named(tmp_path: Path) -> None:
     (tmp_path / "runs").write_text("x")
-    with pytest.raises(StorageError, match="cannot write .*runs.*; name a folder, not a file"):
+    with pytest.raises(StorageError, match=r"cannot write .*runs.*; name a folder, not a file"):
         make_store(tmp_path / "runs")
 
 
@@ -92,7 +92,7 @@ def test_a_run_that_is_not_there_is_answered_with_the_nearest(tmp_path: Path) ->
         find_run("digits", tmp_path)
     for name in ("digits-1", "shuttle"):
         make_store(tmp_path, name).close()
-    with pytest.raises(RunNotFoundError, match="'digit-1'.*did you mean 'digits-1'") as caught:
+    with pytest.raises(RunNotFoundError, match=r"'digit-1'.*did you mean 'digits-1'") as caught:
         find_run("digit-1", tmp_path)
     assert str(tmp_path / "digit-1") in str(caught.value)
     with pytest.raises(RunNotFoundError, match="has 'digits-1', 'shuttle'"):

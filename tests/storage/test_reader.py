@@ -20,6 +20,7 @@ from streamlearn.errors import (
 )
 from streamlearn.storage import RunReader, RunStore
 from streamlearn.storage.documents import seal
+from streamlearn.storage.lock import current_writer
 
 from .support import (
     LAYER,
@@ -177,13 +178,7 @@ def test_a_newer_version_says_which_and_to_upgrade(run: Path, name: str) -> None
         RunReader(run).manifest()
     with pytest.raises(FormatError, match=rf"{name}.* version 7 .* up to 1; upgrade"):
         RunStore.open(run)
-    assert RunReader_is_free(run)
-
-
-def RunReader_is_free(run: Path) -> bool:
-    from streamlearn.storage.lock import current_writer
-
-    return current_writer(run / "lock") is None
+    assert current_writer(run / "lock") is None
 
 
 @pytest.mark.parametrize("name", ["run.json", "scenario.json", "manifest.json"])
@@ -194,8 +189,6 @@ def test_every_flipped_byte_and_every_cut_of_a_document_is_noticed(run: Path, na
         damaged = bytearray(whole)
         damaged[position] ^= 1
         for data in (bytes(damaged), whole[:position]):
-            if data == whole[:-1]:  # without its final newline it is still whole
-                continue
             path.write_bytes(data)
             with pytest.raises((FormatError, RunNotFoundError)) as caught:
                 RunReader(run).manifest()
@@ -257,9 +250,8 @@ def test_a_damaged_or_missing_shard_is_named(run: Path) -> None:
         whole = path.read_bytes()
         damaged = bytearray(whole)
         damaged[len(whole) // 3] ^= 4
-        other = path.with_name("1" if name == "born" else "0")
         for data in (bytes(damaged), whole[:-1], b""):
-            other.write_bytes(data)
+            path.write_bytes(data)
             with pytest.raises(FormatError, match=rf"{shard}' is damaged \(cannot be decoded"):
                 load(RunReader(run))
         path.unlink()
@@ -304,7 +296,8 @@ with RunStore.open(Path(sys.argv[1])) as store:
 
 
 def test_readers_see_whole_commits_while_another_process_writes(tmp_path: Path) -> None:
-    path = make_store(tmp_path).path
+    with make_store(tmp_path) as store:
+        path = store.path
     expected = make_memory()
     for step in range(60):
         grow(expected, 70, step)

@@ -18,7 +18,7 @@ ACTIONS = st.lists(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(actions=ACTIONS, dtype=st.sampled_from([torch.float32, torch.bfloat16, torch.float64]))
 def test_appends_commits_and_restarts_keep_every_bit(
     actions: list[int | str], dtype: torch.dtype
