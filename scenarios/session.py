@@ -195,19 +195,22 @@ class Session:
                     yield from self._stop()
                     return
             self._loop.seconds += time.perf_counter() - began
+        finished = self._finished(tested)
+        self._logged(finished)
         yield self._commit("finished", tested)
-        yield self._logged(self._finished(tested))
+        yield finished
 
     def _stop(self) -> Iterator[Event]:
-        yield self._commit("stopped")
-        yield self._logged(
-            Stopped(
-                step=self._loop.step,
-                samples=self._loop.evaluation.samples,
-                reason=self._stop_reason or "",
-                resume=_resume_command(self.path),
-            )
+        stopped = Stopped(
+            step=self._loop.step,
+            samples=self._loop.evaluation.samples,
+            reason=self._stop_reason or "",
+            resume=_resume_command(self.path),
         )
+        # Logged before the commit, which then holds it: what follows a commit is cut at resume.
+        self._logged(stopped)
+        yield self._commit("stopped")
+        yield stopped
 
     def _checkpoint_due(self) -> bool:
         settings = self.scenario.checkpoint
