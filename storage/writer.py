@@ -12,9 +12,7 @@ Whatever fails, `_settle` brings the run back to what the manifest says.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
-import importlib.metadata
 import os
 import shutil
 import time
@@ -24,6 +22,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+from streamlearn import __version__
 from streamlearn.errors import RunExistsError, RunStateError
 
 from . import documents, files
@@ -99,7 +98,7 @@ class RunStore:
             "name": name,
             "scenario": scenario_name,
             "created": time.time(),
-            "program": _program_version(),
+            "program": __version__,
             "scenario_checksum": f"{files.checksum(settings):08x}",
         }
         _make_directories(runs)
@@ -401,9 +400,3 @@ def _exists(path: Path) -> RunExistsError:
         f"there is already a run {str(path)!r}; choose another run.name=, or go on with it by "
         "`streamlearn resume`"
     )
-
-
-def _program_version() -> str:
-    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
-        return importlib.metadata.version("streamlearn")
-    return "unknown"
