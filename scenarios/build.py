@@ -40,5 +40,6 @@ def build_loop(scenario: Scenario, splits: Splits) -> Parts:
         splits.train, order=scenario.data.order, seed=scenario.seed, limit=scenario.data.limit
     )
     learner = Learner(splits.train.classes, scenario.learner_settings())
+    learner.encoder.check(splits.train.feature_shape)
     evaluation = Prequential(len(splits.train.classes), scenario.evaluation.window)
     return Parts(Loop(learner, stream, evaluation), splits)

@@ -188,7 +188,7 @@ def find_run(word: str | Path, runs: Path | None = None) -> Path:
         remedy += " and others" if len(names) > 5 else ""
     else:
         remedy = f"{str(folder)!r} has no runs yet, make one with `streamlearn run`"
-    places = " nor ".join(repr(str(path)) for path in tried) or "the empty name"
+    places = " and ".join(repr(str(path)) for path in tried) or "the empty name"
     raise RunNotFoundError(f"there is no run {os.fspath(word)!r} (looked at {places}); {remedy}")
 
 

@@ -153,9 +153,10 @@ class Learner:
             return self._learn(self.encode(features), targets)
         if self.input_shape is None:
             self.encoder.check(tuple(features.shape[1:]))
-        # Copies: whoever feeds samples may use the same buffer for the next batch.
-        features = features.to("cpu", copy=True)
-        targets = targets.to("cpu", copy=True)
+        # Copies, since whoever feeds samples may use the same buffer for the next batch, and
+        # contiguous, as they are restored: a sum's last bit can depend on the layout.
+        features = features.cpu().clone(memory_format=torch.contiguous_format)
+        targets = targets.cpu().clone(memory_format=torch.contiguous_format)
         probabilities = self._cold_scores(features)
         if self._cold is not None and self.settings.learner.cold_start == "online":
             self._cold.learn(features, targets)
@@ -200,14 +201,15 @@ class Learner:
         """The codes of samples, (B, width), on the learner's device.
 
         Raises:
-            NotFiniteError: a sample so large that its code is not finite.
+            NotFiniteError: a sample so large that its code, or the code's square, is not finite.
         """
         with torch.no_grad():
             codes = self.encoder(features.to(self.hardware.device))
-        if not bool(torch.isfinite(codes).all()):
-            row = int((~torch.isfinite(codes)).any(-1).nonzero()[0])
+        square = codes.to(torch.float32).square().sum(-1)  # what a network divides by
+        if not bool(torch.isfinite(square).all()):
+            row = int((~torch.isfinite(square)).nonzero()[0])
             raise NotFiniteError(
-                f"the encoder makes NaN or infinity of row {row}, whose largest feature is "
+                f"the encoder makes NaN or too large a code of row {row}, whose largest feature is "
                 f"{features[row].abs().max().item():g}; leave such rows out or scale them down"
             )
         return codes
@@ -396,8 +398,9 @@ class Learner:
         except StreamlearnError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
             raise FormatError(
-                f"{str(path)!r} is damaged ({type(error).__name__}: {error}); fall back to a copy"
+                f"{str(path)!r} is damaged ({reason}); fall back to a copy"
             ) from error
 
     @classmethod

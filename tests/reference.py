@@ -23,8 +23,8 @@ __all__ = [
     "gauge_tuple",
     "kernel_output",
     "mirrored",
-    "patch_filters",
     "patch_features",
+    "patch_filters",
     "pca",
     "prequential",
     "rbf_gradient",
@@ -41,9 +41,7 @@ def softmax_output(
     query: Array, keys: Array, weights: Array, values: Array, temperature: float, counts: Array
 ) -> Array:
     """s = Σ c e^l ṽ / Σ c e^l w with l = ⟨k, q⟩/(T√D), less the largest l of a tuple with w > 0."""
-    logits = [
-        float(np.dot(key, query)) / (temperature * math.sqrt(len(query))) for key in keys
-    ]
+    logits = [float(np.dot(key, query)) / (temperature * math.sqrt(len(query))) for key in keys]
     top = max(
         logit for logit, weight, count in zip(logits, weights, counts, strict=True)
         if weight * count > 0
@@ -80,9 +78,7 @@ def softmax_gradient(
     )  # fmt: skip
     agreement = float(np.dot(gradient, output))
     result, denominator = np.zeros(len(query)), 0.0
-    for logit, key, weight, value, count in zip(
-        logits, keys, weights, values, counts, strict=True
-    ):
+    for logit, key, weight, value, count in zip(logits, keys, weights, values, counts, strict=True):
         pull = count * math.exp(logit - top)
         denominator += pull * weight
         result += pull * (float(np.dot(gradient, value)) - agreement * weight) * scale * key

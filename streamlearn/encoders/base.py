@@ -19,7 +19,7 @@ class Encoder(ABC):
     """A map from features to vectors, fitted on samples.
 
     Attributes:
-        tensors: all that was fitted, by name; empty until `fit`.
+        tensors: all that was fitted, by name and contiguous; empty until `fit`.
     """
 
     def __init__(self) -> None:
@@ -59,8 +59,15 @@ class Encoder(ABC):
         return dict(self.tensors)
 
     def load_state_dict(self, state: StateTree) -> None:
-        """Restore what was fitted."""
-        self.tensors = dict(state)
+        """Restore what was fitted.
+
+        In memory of its own: how a tensor is aligned and laid out can decide the last bit of a
+        product, and a file's tensors come as they stand in the file.
+        """
+        self.tensors = {
+            name: tensor.clone(memory_format=torch.contiguous_format)
+            for name, tensor in state.items()
+        }
 
 
 class Chain(Encoder):

@@ -127,7 +127,7 @@ class PCA(Encoder):
             gain = (variances + self.floor * variances[0]) ** (-0.5 * self.whiten)
         self.tensors = {
             "mean": mean.to(torch.float32),
-            "projection": (scale[:, None] * basis * gain).to(torch.float32),
+            "projection": (scale[:, None] * basis * gain).to(torch.float32).contiguous(),
         }
 
     def __call__(self, features: Tensor) -> Tensor:

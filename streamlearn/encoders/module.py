@@ -47,6 +47,14 @@ class ModuleEncoder(Encoder):
             raise ShapeError("the encoder's width is known only after fit()")
         return self._width
 
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Whether samples are images, where images are what `prepare` takes."""
+        if self.prepare is not None and len(shape) != 3:
+            raise ShapeError(
+                f"this encoder prepares images (channels, height, width) but the samples have "
+                f"shape {shape}; choose encoder=pca or encoder=standardise"
+            )
+
     def fit(self, features: Tensor) -> None:
         """Nothing is fitted; one sample tells the output's width."""
         self._width = self(features[:1]).shape[1]

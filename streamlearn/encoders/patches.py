@@ -114,7 +114,7 @@ class PatchFeatures(Encoder):
         offset = -(folded @ mean)
         folded = folded - folded.mean(1, keepdim=True)  # the patch's mean drops out
         self.tensors = {
-            "filters": folded.reshape(shape).to(torch.float32),
+            "filters": folded.reshape(shape).to(torch.float32).contiguous(),
             "offset": offset.to(torch.float32),
         }
 

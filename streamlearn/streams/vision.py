@@ -90,6 +90,10 @@ def _in_layout(known: KnownSet, root: Path, request: Request) -> Splits | None:
     return known.read(root, request) if root.is_dir() else None
 
 
+_TEN = 10
+"""The classes of CIFAR-10, MNIST and Fashion-MNIST."""
+
+
 def _in_own_folder(known: KnownSet, root: Path, request: Request) -> Splits | None:
     if not root.exists():
         return None
@@ -100,7 +104,9 @@ def _in_own_folder(known: KnownSet, root: Path, request: Request) -> Splits | No
     if trees is None:
         return None
     train, test = trees
-    if len(train.folders) > known.classes:
+    # A part of the classes is fine, but a whole other set would be learnt under the wrong name.
+    other_set = known.classes > _TEN and len(train.folders) == _TEN
+    if len(train.folders) > known.classes or other_set:
         raise DataError(
             f"{train.place} has {len(train.folders)} class folders but {known.title} has "
             f"{known.classes} classes; for images of your own use data=folder"

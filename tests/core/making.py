@@ -109,6 +109,10 @@ class Dense:
         )
 
 
+def backward(loss: Tensor) -> None:
+    torch.autograd.backward(loss)
+
+
 def arrays(tensor: Tensor) -> Array:
     result: Array = tensor.detach().to(torch.float64).numpy()
     return result

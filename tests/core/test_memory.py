@@ -123,7 +123,7 @@ def test_a_block_size_that_is_no_multiple_of_512_is_refused(rows: int) -> None:
 ])  # fmt: skip
 def test_tuples_of_another_width_are_refused_and_nothing_is_stored(wrong: Tuples) -> None:
     memory = Memory(5, 3)
-    with pytest.raises(ShapeError, match="this memory stores .* widths that it was built with"):
+    with pytest.raises(ShapeError, match=r"this memory stores .* widths that it was built with"):
         memory.append(wrong, born=1)
     assert len(memory) == 0
 
@@ -219,9 +219,7 @@ def two_threads() -> Iterator[None]:
 @pytest.mark.usefixtures("two_threads")
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("width", [1, 3, 64, 3072, 40_000])
-def test_norms_do_not_depend_on_how_many_rows_came_together(
-    dtype: torch.dtype, width: int
-) -> None:
+def test_norms_do_not_depend_on_how_many_rows_came_together(dtype: torch.dtype, width: int) -> None:
     whole = Memory(width, 1, dtype=dtype, block_rows=512)
     single = Memory(width, 1, dtype=dtype, block_rows=512)
     rows = tuples(6, width, 1)
@@ -239,9 +237,7 @@ def test_tiny_and_signed_zero_numbers_survive_the_host() -> None:
         memory.append(Tuples(key, torch.tensor([1e-30]), torch.tensor([[-0.0]])), born=PRIOR)
         restored.load_columns(memory.host_columns(0))
         assert same_bits(memory, restored)
-        assert torch.equal(
-            memory.blocks[0].key.signbit(), restored.blocks[0].key.signbit()
-        )
+        assert torch.equal(memory.blocks[0].key.signbit(), restored.blocks[0].key.signbit())
 
 
 def test_columns_that_cannot_be_written_to_are_loaded_without_a_warning() -> None:
@@ -312,9 +308,7 @@ def test_coefficients_are_those_of_the_explicit_recursion(momentum: float, decay
     np.testing.assert_allclose(found, expected, rtol=1e-11)
 
 
-@given(
-    st.floats(0, 0.999), st.floats(0, 0.999), st.integers(0, 60), st.floats(-1e-5, 1e-5)
-)
+@given(st.floats(0, 0.999), st.floats(0, 0.999), st.integers(0, 60), st.floats(-1e-5, 1e-5))
 @settings(max_examples=80, deadline=None)
 def test_coefficients_equal_the_sum_that_defines_them(
     momentum: float, decay: float, age: int, nudge: float

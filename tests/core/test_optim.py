@@ -16,7 +16,7 @@ from streamlearn.memory import PRIOR
 from streamlearn.networks import ResNetMLP
 
 from .. import reference
-from .making import KINDS, Dense, Kind, arrays, fill, make_layer, randn
+from .making import KINDS, Dense, Kind, arrays, backward, fill, make_layer, randn
 
 # -- the linear layer's dual form ------------------------------------------------------------------
 
@@ -67,8 +67,8 @@ def test_the_dual_form_equals_torch_sgd_on_a_linear_module() -> None:
         query, target = randn(4, 5, seed=step), torch.arange(4) % 3
         ordinary.zero_grad()
         functional.zero_grad()
-        cross_entropy(linear(query), target).sum().backward()
-        cross_entropy(layer(query), target).sum().backward()
+        backward(cross_entropy(linear(query), target).sum())
+        backward(cross_entropy(layer(query), target).sum())
         ordinary.step()
         functional.step()
     probe = randn(9, 5, seed=900)
@@ -84,9 +84,7 @@ def test_a_step_appends_what_the_rules_say_and_all_tuples_count_by_the_recursion
 ) -> None:
     layer = make_layer(kind, 5, 3)
     momentum, decay = 0.6, 0.05
-    optimizer = FunctionalSGD(
-        layer, lr_value=0.05, lr_weight=0.01, momentum=momentum, decay=decay
-    )
+    optimizer = FunctionalSGD(layer, lr_value=0.05, lr_weight=0.01, momentum=momentum, decay=decay)
     for step in range(1, 13):
         query, target = randn(3, 5, seed=step), randn(3, 3, seed=100 + step)
         optimizer.zero_grad()
@@ -123,13 +121,11 @@ def test_the_starting_rows_keep_the_denominator_positive_after_long_decay(kind: 
 
 def test_starting_rows_stay_with_their_weight_of_one_over_their_number() -> None:
     layer = make_layer("softmax", 4, 2, start_rows=5)
-    columns = layer.memory.host_columns(0)
-    assert columns["born"].tolist() == [PRIOR] * 5
-    np.testing.assert_allclose(columns["weight"], 0.2, rtol=1e-7)
-    keys = np.asarray(columns["key"], dtype=np.float64)
-    values = np.asarray(columns["value"], dtype=np.float64)
-    np.testing.assert_allclose((keys**2).mean(1), 1.0, rtol=1e-6)  # RMS-normalised
-    np.testing.assert_allclose(((values / 0.2) ** 2).mean(1), 1.0, rtol=1e-6)
+    start = Dense.of(layer)
+    assert start.born == [PRIOR] * 5
+    np.testing.assert_allclose(start.weight, 0.2, rtol=1e-7)
+    np.testing.assert_allclose((start.key**2).mean(1), 1.0, rtol=1e-6)  # RMS-normalised
+    np.testing.assert_allclose(((start.value / 0.2) ** 2).mean(1), 1.0, rtol=1e-6)
     zero = make_layer("softmax", 4, 2, start_values="zero")
     assert not zero.memory.host_columns(0)["value"].any()
 
@@ -148,7 +144,7 @@ def test_a_mini_batch_stores_the_tuples_of_its_samples_at_once(kind: Kind) -> No
     def pending(rows: slice) -> list[list[Tensor]]:
         for layer in (hidden, output):
             layer.traces.clear()
-        cross_entropy(network(features[rows]), target[rows]).sum().backward()
+        backward(cross_entropy(network(features[rows]), target[rows]).sum())
         return [
             [torch.cat(column) for column in zip(*layer.pending(lr_value=0.3, lr_weight=0.1),
                                                  strict=True)]
@@ -157,10 +153,10 @@ def test_a_mini_batch_stores_the_tuples_of_its_samples_at_once(kind: Kind) -> No
 
     together = pending(slice(0, 6))
     alone = [pending(slice(row, row + 1)) for row in range(6)]
-    for layer in range(2):
+    for place in range(2):
         for column in range(3):
-            wanted = torch.cat([sample[layer][column] for sample in alone])
-            assert torch.allclose(together[layer][column], wanted, rtol=1e-11, atol=1e-13)
+            wanted = torch.cat([sample[place][column] for sample in alone])
+            assert torch.allclose(together[place][column], wanted, rtol=1e-11, atol=1e-13)
 
 
 # -- traces ----------------------------------------------------------------------------------------
@@ -173,8 +169,7 @@ def test_several_forward_passes_before_a_step_are_all_written() -> None:
     layer(first).sum().backward()
     layer(second).sum().backward()
     optimizer.step()
-    key = layer.memory.host_columns(0)["key"]
-    np.testing.assert_array_equal(key, arrays(torch.cat([first, second])))
+    np.testing.assert_array_equal(Dense.of(layer).key, arrays(torch.cat([first, second])))
     assert layer.traces == []
 
 
@@ -199,9 +194,7 @@ def test_backward_twice_adds_the_gradients_as_a_parameter_would() -> None:
     (3 * output[:, 0]).sum().backward(retain_graph=True)
     (2 * output[:, 1]).sum().backward()
     optimizer.step()
-    np.testing.assert_array_equal(
-        layer.memory.host_columns(0)["value"], np.array([[-3.0, -2.0], [-3.0, -2.0]])
-    )
+    assert Dense.of(layer).value.tolist() == [[-3.0, -2.0], [-3.0, -2.0]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -257,7 +250,7 @@ def test_a_closure_is_called_once_and_its_loss_returned() -> None:
         calls.append(1)
         optimizer.zero_grad()
         loss: Tensor = (layer(randn(3, 4)) - 1.0).square().sum()
-        loss.backward()
+        backward(loss)
         return loss
 
     loss = optimizer.step(closure)
@@ -341,7 +334,7 @@ def test_parameters_before_and_after_a_growing_layer_get_the_gradients_of_autogr
         wanted = torch.autograd.grad(cross_entropy(twin(features), target).sum(), parameters)
         ordinary.zero_grad()
         functional.zero_grad()
-        cross_entropy(network(features), target).sum().backward()
+        backward(cross_entropy(network(features), target).sum())
         for parameter, gradient in zip(parameters, wanted, strict=True):
             assert parameter.grad is not None
             assert torch.allclose(parameter.grad, gradient, rtol=1e-10, atol=1e-12)
@@ -359,10 +352,10 @@ def test_residual_layers_get_the_gradients_of_autograd_through_the_network(kind:
         fill(layer, 40)
     features, target = randn(6, 5, seed=3), torch.arange(6) % 3
     grown = features.clone().requires_grad_()
-    cross_entropy(ResNetMLP(hidden, output)(grown), target).sum().backward()
+    backward(cross_entropy(ResNetMLP(hidden, output)(grown), target).sum())
     plain = features.clone().requires_grad_()
     twin = ResNetMLP([Dense2(layer) for layer in hidden], Dense2(output))
-    cross_entropy(twin(plain), target).sum().backward()
+    backward(cross_entropy(twin(plain), target).sum())
     assert grown.grad is not None
     assert plain.grad is not None
     assert torch.allclose(grown.grad, plain.grad, rtol=1e-10, atol=1e-12)

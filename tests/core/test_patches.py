@@ -6,8 +6,8 @@ import torch
 from torch import Tensor
 
 from streamlearn.encoders import Chain, PatchFeatures
-from streamlearn.encoders.patches import _segments
 from streamlearn.encoders.linear import PCA
+from streamlearn.encoders.patches import _segments
 from streamlearn.errors import ConfigError, ShapeError
 
 from .. import reference
@@ -126,9 +126,7 @@ def test_brightness_and_contrast_hardly_change_features() -> None:
     batch = images(6) // 2
     encoder = PatchFeatures(filters=6, contrast=1e-3)
     encoder.fit(batch)
-    np.testing.assert_allclose(
-        arrays(encoder(batch)), arrays(encoder(batch + 60)), atol=5e-3
-    )
+    np.testing.assert_allclose(arrays(encoder(batch)), arrays(encoder(batch + 60)), atol=5e-3)
     np.testing.assert_allclose(arrays(encoder(batch)), arrays(encoder(batch * 2)), atol=5e-3)
 
 

@@ -16,7 +16,17 @@ from streamlearn.memory import Tuples
 from streamlearn.retrieval import Forgetting, retrieve
 
 from ..reference import Array
-from .making import KINDS, Dense, Kind, arrays, fill, make_layer, randn, relative
+from .making import (
+    KINDS,
+    Dense,
+    Kind,
+    arrays,
+    backward,
+    fill,
+    make_layer,
+    randn,
+    relative,
+)
 
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-5, torch.bfloat16: 0.04}
 """Of outputs and gradients, as a share of the largest. bfloat16 keeps 8 bits in every GEMM."""
@@ -113,8 +123,8 @@ def test_logits_beyond_60_and_beyond_1000_are_exact(
     query = (math.copysign(1.0, logit) * (far + randn(4, 6, seed=3) / size)).to(dtype)
     logits = arrays(query) @ Dense.of(layer).key.T / 6**0.5
     assert 0.5 * abs(logit) < abs(logits.max()) < 2 * abs(logit)
-    # A rounded logit of 5,000 is off by 5,000·2⁻²⁴ in float32, which is a relative error of its pull;
-    # the pulls of keys that are nearly equal cancel in the gradient and leave ten times as much.
+    # A rounded logit of 5,000 is off by 5,000·2⁻²⁴ in float32, which is a relative error of its
+    # pull; pulls of keys that are nearly equal cancel in the gradient and leave ten times as much.
     compare(layer, query, (1e-11 if dtype == torch.float64 else 5e-6) * abs(logit))
 
 
@@ -203,7 +213,7 @@ def test_a_second_derivative_is_refused_rather_than_wrong() -> None:
     query = randn(2, 4).requires_grad_()
     (first,) = torch.autograd.grad(layer(query).square().sum(), query, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
-        first.sum().backward()
+        backward(first.sum())
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -268,9 +278,7 @@ def test_retrieval_does_not_depend_on_how_rows_were_split_into_appends(
     whole = make_layer(kind, 7, 3, dtype=torch.float32)
     split = make_layer(kind, 7, 3, dtype=torch.float32)
     count = sum(parts)
-    tuples = Tuples(
-        randn(count, 7, seed=1), randn(count, seed=2).abs(), randn(count, 3, seed=3)
-    )
+    tuples = Tuples(randn(count, 7, seed=1), randn(count, seed=2).abs(), randn(count, 3, seed=3))
     whole.memory.append(tuples, born=1)
     start = 0
     for part in parts:
@@ -328,9 +336,7 @@ def test_the_answer_comes_in_the_dtype_of_the_query(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("wants_gradient", [False, True])
 @pytest.mark.parametrize("kind", KINDS)
-def test_growing_between_forward_and_backward_is_refused(
-    kind: Kind, wants_gradient: bool
-) -> None:
+def test_growing_between_forward_and_backward_is_refused(kind: Kind, wants_gradient: bool) -> None:
     layer = make_layer(kind, 4, 3)
     output = layer(randn(2, 4).requires_grad_(wants_gradient))
     before = len(layer.memory)
@@ -351,7 +357,7 @@ def test_changing_a_query_in_place_before_backward_is_refused_as_anywhere_in_tor
 
 def test_a_query_of_another_width_is_refused_with_both_widths() -> None:
     layer = make_layer("softmax", 64, 3)
-    with pytest.raises(ShapeError, match="width 65 .* width 64; .*in_features=65"):
+    with pytest.raises(ShapeError, match=r"width 65 .* width 64; .*in_features=65"):
         layer(torch.zeros(1, 65))
 
 

@@ -29,7 +29,9 @@ def test_a_kind_may_be_given_by_its_bare_name() -> None:
     assert isinstance(chosen.encoder, PCASettings)
     assert isinstance(chosen.layer, GaugeSettings)
     assert chosen.seed == 3
-    assert chosen == settings_of({"encoder": {"kind": "pca"}, "layer": {"kind": "gauge"}, "seed": 3})
+    assert chosen == settings_of(
+        {"encoder": {"kind": "pca"}, "layer": {"kind": "gauge"}, "seed": 3}
+    )
 
 
 def test_settings_survive_json() -> None:
@@ -110,7 +112,7 @@ def test_the_first_wrong_setting_is_named_in_one_sentence(
 def test_settings_and_sections_together_are_refused() -> None:
     for extra in ({"seed": 1}, {"encoder": "pca"}):
         with pytest.raises(ConfigError, match="not both"):
-            Learner(3, settings_of({}), **extra)  # type: ignore[arg-type]
+            Learner(3, settings_of({}), **extra)
     own = ModuleEncoder(torch.nn.Identity())
     assert Learner(3, settings_of({"seed": 4}), encoder=own).encoder is own
 
@@ -160,7 +162,7 @@ def test_networks_and_optimizers_are_built_as_set(kind: str, made: type) -> None
     layers = [*network.hidden, network.output]
     assert all(isinstance(layer, made) for layer in layers)
     assert [layer.out_features for layer in layers] == [8, 8, 3]
-    assert all(layer.memory.block_rows == 1024 for layer in layers)  # type: ignore[union-attr]
+    assert all(layer.memory.block_rows == 1024 for layer in layers)
     hidden, output = build_optimizer(chosen, network).param_groups
     assert hidden["layers"] == list(network.hidden)
     assert output["layers"] == [network.output]
@@ -189,7 +191,7 @@ def test_a_network_without_hidden_layers_has_one_group() -> None:
 def test_layers_of_one_network_start_from_different_rows_and_seeds_differ() -> None:
     chosen = settings_of({"network": {"hidden": 2}, "layer": {"kind": "softmax"}})
     network = build_network(chosen, 8, 8, CPU)
-    keys = [layer.memory.blocks[0].key[:16] for layer in (*network.hidden, network.output)]  # type: ignore[union-attr, index]
+    keys = [layer.memory.blocks[0].key[:16] for layer in (*network.hidden, network.output)]
     assert not torch.equal(keys[0], keys[1])
     again = build_network(chosen, 8, 8, CPU)
     assert torch.equal(keys[0], again.hidden[0].memory.blocks[0].key[:16])  # type: ignore[union-attr, index]

@@ -39,8 +39,10 @@ TREES = st.dictionaries(
     KEYS.filter(lambda key: key != "$tensor"),
     st.recursive(
         LEAVES,
-        lambda inner: st.lists(inner, max_size=3)
-        | st.dictionaries(KEYS.filter(lambda key: key != "$tensor"), inner, max_size=3),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(KEYS.filter(lambda key: key != "$tensor"), inner, max_size=3)
+        ),
         max_leaves=8,
     ),
     max_size=4,
@@ -194,9 +196,7 @@ def test_a_dtype_is_taken_as_asked(dtype: Any) -> None:
 
 
 @pytest.mark.parametrize("tiles", [True, False])
-def test_auto_takes_bfloat16_where_it_is_fast(
-    tiles: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_auto_takes_bfloat16_where_it_is_fast(tiles: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("streamlearn.hardware._cpu_has_bfloat16_tiles", lambda: tiles)
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     hardware = resolve_hardware()
@@ -223,5 +223,5 @@ def test_cuda_where_there_is_none_is_refused_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    with pytest.raises(ConfigError, match="learner.device=cuda but .*set learner.device=cpu"):
+    with pytest.raises(ConfigError, match=r"learner.device=cuda but .*set learner.device=cpu"):
         resolve_hardware("cuda")

@@ -268,3 +268,9 @@ def test_the_network_may_not_keep_a_download_waiting(
         open_data("mnist", root=tmp_path)
     assert seen == [vision._DOWNLOAD_TIMEOUT]
     assert socket.getdefaulttimeout() is None
+
+
+def test_the_folders_of_a_set_with_ten_classes_are_not_learnt_as_cifar100(tmp_path: Path) -> None:
+    class_folders(tmp_path / "train", {f"class{number}": 1 for number in range(10)})
+    with pytest.raises(DataError, match="10 class folders but CIFAR-100 has 100"):
+        open_data("cifar100", root=tmp_path, download=False)
