@@ -2,9 +2,9 @@
 
     python -m bench.results [--seeds 0 1 2] [--runs FOLDER] SCENARIO[:key=value[:key=value]] …
 
-Each run is `streamlearn run scenario=… seed=… --json` in a process of its own. The table has mean and
-standard deviation (n − 1) of test and prequential accuracy over the seeds, wall time from the shell
-with imports, and peak memory. Runs are deleted unless --runs names a folder to keep them in.
+Each run is `streamlearn run scenario=… seed=… --json` in a process of its own. The table has mean
+and standard deviation (n − 1) of test and prequential accuracy over the seeds, wall time from the
+shell with imports, and peak memory. Runs are deleted unless --runs names a folder to keep them in.
 """
 
 import argparse

@@ -13,6 +13,7 @@ from streamlearn.events import (
     Tested,
     Testing,
 )
+from streamlearn.storage import resume_command
 
 from .format import (
     clean,
@@ -20,7 +21,6 @@ from .format import (
     number,
     percent,
     rate,
-    resume_command,
     size,
     span,
 )

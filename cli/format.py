@@ -1,8 +1,6 @@
 """Numbers, sizes, times and paths as a person reads them; ASCII only, of bounded width."""
 
 import math
-import os
-import shlex
 import time as clock_time
 import unicodedata
 
@@ -14,7 +12,6 @@ __all__ = [
     "number",
     "percent",
     "rate",
-    "resume_command",
     "size",
     "span",
 ]
@@ -109,11 +106,3 @@ def clean(text: str) -> str:
 def _unprintable(character: str) -> bool:
     # Cc: C0 and C1 controls; Cf: direction marks; Cs: bytes that were no text; Zl, Zp: line ends.
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
-
-
-def resume_command(path: str | os.PathLike[str]) -> str:
-    """The command that goes on with a run, ready to be pasted into a shell."""
-    word = os.fspath(path)
-    if word.startswith("-"):
-        word = os.path.join(os.curdir, word)
-    return f"streamlearn resume {shlex.quote(word)}"

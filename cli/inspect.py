@@ -4,9 +4,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from streamlearn.storage import LayerEntry, RunReader
+from streamlearn.storage import LayerEntry, RunReader, resume_command
 
-from .format import clean, count, duration, number, percent, resume_command, size, span
+from .format import clean, count, duration, number, percent, size, span
 from .json_lines import to_json
 from .output import Output
 from .status import run_status

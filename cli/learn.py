@@ -9,9 +9,9 @@ from types import TracebackType
 from typing import Protocol
 
 from streamlearn.events import Event, Finished, Stopped
+from streamlearn.storage import resume_command
 
 from .describe import summary
-from .format import resume_command
 from .json_lines import JsonLines
 from .output import Output, output_code
 from .plain import PlainLines

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 from streamlearn.events import Event, Started
-from streamlearn.storage import RunReader
+from streamlearn.storage import RunReader, resume_command
 
 from .describe import summary
-from .format import clean, resume_command
+from .format import clean
 from .json_lines import to_json
 from .learn import Options
 from .model import Model

@@ -80,9 +80,7 @@ class CheckpointSettings(Settings):
     """When commits are made, beside those at a stop and at the end."""
 
     every_seconds: float = Field(30.0, gt=0, description="seconds between commits")
-    every_steps: OptionalInt = Field(
-        None, ge=1, description="also every so many mini-batches"
-    )
+    every_steps: OptionalInt = Field(None, ge=1, description="also every so many mini-batches")
 
 
 class RunSettings(Settings):

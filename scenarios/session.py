@@ -2,7 +2,6 @@
 
 import dataclasses
 import resource
-import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -29,7 +28,7 @@ from streamlearn.events import (
 )
 from streamlearn.hardware import resolve_hardware
 from streamlearn.loop import held_out
-from streamlearn.storage import RunReader, RunStore, Status
+from streamlearn.storage import RunReader, RunStore, Status, resume_command
 
 from .build import Parts, build_loop, open_splits
 from .schema import Scenario
@@ -78,7 +77,7 @@ class Session:
         if name and (runs / name).exists():
             raise RunExistsError(
                 f"a run called {name!r} is already in {str(runs)!r}; choose another run.name, or "
-                f"go on with it: {_resume_command(runs / name)}"
+                f"go on with it: {resume_command(runs / name)}"
             )
         hardware = resolve_hardware(scenario.learner.device, scenario.learner.dtype)
         concrete = scenario.learner.model_copy(
@@ -205,7 +204,7 @@ class Session:
             step=self._loop.step,
             samples=self._loop.evaluation.samples,
             reason=self._stop_reason or "",
-            resume=_resume_command(self.path),
+            resume=resume_command(self.path),
         )
         # Logged before the commit, which then holds it: what follows a commit is cut at resume.
         self._logged(stopped)
@@ -361,10 +360,6 @@ def evaluate(path: Path, words: Sequence[str] = ()) -> Iterator[Testing | Tested
     for name, memory in loop.learner.memories().items():
         reader.load_memory(name, memory)
     yield from held_out(loop.learner, splits.test)
-
-
-def _resume_command(path: Path) -> str:
-    return f"streamlearn resume {shlex.quote(str(path))}"
 
 
 def _free_name(runs: Path, scenario: str) -> str:

@@ -2,6 +2,7 @@
 
 import difflib
 import os
+import shlex
 import unicodedata
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,15 @@ from streamlearn.errors import ConfigError, FormatError, RunNotFoundError
 
 from . import documents, files
 
-__all__ = ["Layout", "RunHeader", "check_name", "find_run", "list_runs", "read_header"]
+__all__ = [
+    "Layout",
+    "RunHeader",
+    "check_name",
+    "find_run",
+    "list_runs",
+    "read_header",
+    "resume_command",
+]
 
 RUN_KIND = "streamlearn-run"
 _LONGEST_NAME = 255  # bytes, on every common file system
@@ -212,3 +221,11 @@ def _not_a_run(path: Path) -> RunNotFoundError:
     return RunNotFoundError(
         f"{str(path)!r} {what}; give the path of a run, or its name in the folder of runs"
     )
+
+
+def resume_command(path: str | os.PathLike[str]) -> str:
+    """The command that goes on with a run, ready to be pasted into a shell."""
+    word = os.fspath(path)
+    if word.startswith("-"):
+        word = os.path.join(os.curdir, word)
+    return f"streamlearn resume {shlex.quote(word)}"

@@ -10,10 +10,10 @@ from streamlearn.cli.format import (
     number,
     percent,
     rate,
-    resume_command,
     size,
     span,
 )
+from streamlearn.storage import resume_command
 
 
 @pytest.mark.parametrize(
