@@ -109,7 +109,7 @@ def retrieve(
     Returns:
         s (B, C) in the accumulation dtype.
     """
-    if trace is None and not query.requires_grad:
+    if trace is None and not (query.requires_grad and torch.is_grad_enabled()):
         context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None)
         return _forward(context, query, keep=False)[0]
     anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
