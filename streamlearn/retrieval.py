@@ -86,6 +86,11 @@ class ScratchPool:
             self.free.clear()
         self.free.setdefault(key, []).append(buffer)
 
+    def trim(self) -> None:
+        """Keep one buffer of a size: enough where scores are not kept for a backward pass."""
+        for buffers in self.free.values():
+            del buffers[1:]
+
 
 def retrieve(
     query: Tensor,
@@ -175,6 +180,8 @@ def _forward(
     keep = keep and kernel.kind != "dot"
     keep = keep and rows * len(query) * scaled.element_size() <= CACHE_BYTES
     kept: list[Tensor] = []
+    if not keep:
+        pool.trim()
     for block in memory.blocks:
         scores = context.scores(block, scaled, square, shift)
         total += torch.mm(scores, block.side[: block.padded])  # (B, W)
