@@ -108,7 +108,7 @@ def test_a_scenario_may_be_a_file(tmp_path: Path) -> None:
         ("nonsense", "is not key=value"),
         ("=3", "is not key=value"),
         ("seed.x=3", "seed.x is not a setting|seed=.* cannot be used"),
-        ("network=3", "network is a section, set network.hidden="),
+        ("network=3", "network is a section; set one of its keys, such as network.hidden="),
     ],
 )
 def test_a_wrong_word_is_answered_with_one_sentence(word: str, message: str) -> None:
