@@ -1,6 +1,6 @@
 """The learner: scored before learnt, held back, flushed, refused, and the same bits every time."""
 
-from collections.abc import Iterator
+import itertools
 from typing import Any
 
 import numpy as np
@@ -418,8 +418,10 @@ def test_a_fit_that_fails_holds_the_samples_back_still(call: int) -> None:
     assert model.memories() == {}
     assert model.predict_proba(features).isfinite().all()
 
-    def interrupt(times: Iterator[int] = iter(range(9))) -> None:
-        if next(times) == 4:  # some were learnt already
+    pulses = itertools.count()
+
+    def interrupt() -> None:
+        if next(pulses) == 4:  # some were learnt already
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
