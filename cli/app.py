@@ -86,18 +86,28 @@ def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Qu
 def resume(
     run: Run,
     words: Words = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="STEP",
+            min=0,
+            help="Go back to the kept checkpoint of this step; what came after it is gone then.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> int:
-    """Go on with a run from its last checkpoint."""
+    """Go on with a run from its last checkpoint, or from an older one that it keeps."""
     from .learn import Options, learn
 
     def start() -> "Session":
         from streamlearn.scenarios.session import Session
         from streamlearn.storage import find_run
 
-        return Session.resume(find_run(run), words or [])
+        return Session.resume(find_run(run), words or [], at=at)
 
     return learn(start, Options(json, plain, quiet))
 
