@@ -162,6 +162,28 @@ def evaluate(run: Run, words: Words = None, json: Json = False, quiet: Quiet = F
         return _printed(lambda output: show(events, output, json=json, quiet=quiet))
 
 
+@app.command()
+def verify(
+    run: Run,
+    json: Json = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Go back to the newest checkpoint that is whole.")
+    ] = False,
+) -> int:
+    """Read every byte of a run and name each file that is damaged; exit code 1 if one is."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .output import Output, output_code
+        from .verify import verify_run
+
+        output = Output(sys.stdout)
+        code = verify_run(find_run(run), output, json=json, mend=repair)
+        return output_code(output.failed) or code
+
+
 def _printed(show: "Callable[[Output], None]") -> int:
     """Let a command print to stdout, and give the exit code."""
     from .output import Output, output_code

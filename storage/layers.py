@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # torch, numpy and zarr take a second that no reader of manif
 
     from numpy.typing import NDArray
 
-    from streamlearn.memory import Columns, Memory
+    from streamlearn.memory import Memory
 
     from .codec import ArrayMetadata
     from .files import Writing
@@ -267,16 +267,14 @@ class StoredLayer:
             },
         )
 
-    def read(self, entry: LayerEntry, shard: int) -> Columns:
-        """The committed rows of one shard.
+    def read_column(self, entry: LayerEntry, column: str, shard: int) -> NDArray[Any]:
+        """The committed rows of one column of a shard.
 
         Raises:
-            FormatError: a file is missing or damaged; names it.
+            FormatError: the file is missing or damaged; names it.
         """
-        return {
-            name: stored.read(shard, entry.rows_in(shard), entry.columns[name].checksums[shard])
-            for name, stored in self.columns.items()
-        }
+        checksum = entry.columns[column].checksums[shard]
+        return self.columns[column].read(shard, entry.rows_in(shard), checksum)
 
     def publications(self, entry: LayerEntry) -> int:
         """By how many bytes `publish` will let the files grow."""

@@ -20,6 +20,8 @@ from .lock import Writer, current_writer
 from .manifest import LayerEntry, Manifest
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from streamlearn.memory import Columns, Memory
     from streamlearn.state import StateTree
 
@@ -173,6 +175,17 @@ class RunReader:
             start += rows.stop - rows.start
         return {key: np.concatenate(arrays) for key, arrays in parts.items()}
 
+    def shard(self, name: str, column: str, shard: int) -> NDArray[Any]:
+        """The committed rows of one shard of one column of a layer.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            FormatError: a file is missing or damaged; names it.
+            RunStateError: the run has never committed.
+            StorageError: the system refused.
+        """
+        return self._read_column(self._entry(name), column, shard)
+
     def events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
         """The complete lines of the event log from a byte offset on, and the next offset.
 
@@ -211,8 +224,11 @@ class RunReader:
         return commit.layers[name]
 
     def _read(self, entry: LayerEntry, shard: int) -> Columns:
+        return {name: self._read_column(entry, name, shard) for name in entry.columns}
+
+    def _read_column(self, entry: LayerEntry, column: str, shard: int) -> NDArray[Any]:
         try:
-            return self._layer(entry).read(entry, shard)
+            return self._layer(entry).read_column(entry, column, shard)
         except FormatError:
             newest, read = read_manifest(self._layout), self._commit
             if newest is None or read is None or newest == read or newest.commit > read.commit:
