@@ -5,6 +5,7 @@ Each command gives its exit code. Errors are raised to `streamlearn.cli.main`.
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -131,6 +132,16 @@ def inspect(run: Run, json: Json = False) -> int:
 
 
 @app.command()
+def info(run: Run, json: Json = False) -> int:
+    """Print the facts of a run for scripts: one JSON object, or a line a fact."""
+    from streamlearn.storage import find_run
+
+    from .info import info as show
+
+    return _printed(lambda output: show(find_run(run), output, json))
+
+
+@app.command()
 def watch(run: Run, json: Json = False, plain: Plain = False, quiet: Quiet = False) -> int:
     """Follow a run from a second terminal, or see how it ended. Ctrl-C leaves the run alone."""
     from .signals import Interrupted, StopSignals
@@ -182,6 +193,31 @@ def verify(
         output = Output(sys.stdout)
         code = verify_run(find_run(run), output, json=json, mend=repair)
         return output_code(output.failed) or code
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to",
+            metavar="PATH",
+            help="What to make: FILE.safetensors, FILE.npz, or a folder for a zarr group.",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+) -> int:
+    """Write the tuples of a run's last checkpoint to a file or folder of a common format."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .export import export as write
+
+        return _printed(lambda output: write(find_run(run), to, output, json))
 
 
 def _printed(show: "Callable[[Output], None]") -> int:

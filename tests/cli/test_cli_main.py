@@ -11,8 +11,8 @@ from streamlearn.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
 COMMANDS = (
-    *("run", "resume", "scenarios", "inspect"),
-    *("watch", "evaluate", "verify"),
+    *("run", "resume", "scenarios", "inspect", "info"),
+    *("watch", "evaluate", "verify", "export"),
 )
 
 
