@@ -6,6 +6,7 @@ first one only sets a flag in the session. Before there is a session, a signal r
 `Interrupted`.
 """
 
+import contextlib
 import os
 import signal
 import threading
@@ -22,6 +23,7 @@ _GRACE = {"SIGINT": 0.1, "SIGTERM": 1.0, "SIGHUP": 1.0}
 
 _END = b"\0"
 """Written to the pipe to end the thread; no signal has this number."""
+_AT_ONCE = b"stopped at once; what was committed is kept and can be resumed\n"
 
 
 class Interrupted(BaseException):
@@ -136,4 +138,6 @@ class StopSignals:
         if now - first > _GRACE[signal.Signals(number).name]:
             if self._restore is not None:
                 self._restore()
+            with contextlib.suppress(OSError):
+                os.write(2, _AT_ONCE)
             self._end(128 + number)

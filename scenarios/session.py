@@ -2,6 +2,7 @@
 
 import dataclasses
 import resource
+import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -12,7 +13,13 @@ from typing import Any, Self
 import psutil
 import torch
 
-from streamlearn.errors import ConfigError, RunExistsError, RunStateError
+from streamlearn.errors import (
+    ConfigError,
+    RunExistsError,
+    RunStateError,
+    StorageError,
+    StreamlearnError,
+)
 from streamlearn.events import (
     CheckpointSaved,
     Event,
@@ -28,11 +35,11 @@ from streamlearn.events import (
 )
 from streamlearn.hardware import resolve_hardware
 from streamlearn.loop import held_out
-from streamlearn.storage import RunReader, RunStore, Status, resume_command
+from streamlearn.storage import RunReader, RunStore, Status, check_name, resume_command
 
 from .build import Parts, build_loop, open_splits
 from .schema import Scenario
-from .words import override
+from .words import expanded, override
 
 __all__ = ["Session", "evaluate"]
 
@@ -55,7 +62,7 @@ class Session:
         self._loop = parts.loop
         self._splits = parts.splits
         self._stop_reason: str | None = None
-        self._checkpoint_wanted = False
+        self._loop.should_stop = lambda: self._stop_reason is not None
         self._committed_step = -1
         self._committed_at = time.monotonic()
         self._logged_step = 0
@@ -64,6 +71,7 @@ class Session:
         self._disk_bytes = 0
         self._process = psutil.Process()
         self._notices: list[str] = []
+        self._is_new = False  # then its beginning is in the log already
 
     @classmethod
     def start(cls, scenario: Scenario) -> Self:
@@ -73,7 +81,9 @@ class Session:
             StreamlearnError: data, name or settings cannot be used; no directory is left behind.
         """
         name = scenario.run.name
-        runs = scenario.run.dir.expanduser()
+        runs = expanded(scenario.run.dir)
+        if name is not None:
+            check_name(name, "run.name")
         if name and (runs / name).exists():
             raise RunExistsError(
                 f"a run called {name!r} is already in {str(runs)!r}; choose another run.name, or "
@@ -95,10 +105,13 @@ class Session:
         )
         session = cls(scenario, store, parts)
         try:
+            session._logged(session._started())
             session._commit("running")
         except BaseException:
             store.close()
+            shutil.rmtree(store.path, ignore_errors=True)  # it holds nothing yet
             raise
+        session._is_new = True
         return session
 
     @classmethod
@@ -166,17 +179,13 @@ class Session:
         """Commit and end at the next step; safe to call from a signal handler."""
         self._stop_reason = reason
 
-    def request_checkpoint(self) -> None:
-        """Commit at the next step; safe to call from a signal handler."""
-        self._checkpoint_wanted = True
-
     def events(self) -> Iterator[Event]:
         """Learn; the last event is `Finished` or `Stopped`."""
-        yield self._logged(self._started())
+        yield self._started() if self._is_new else self._logged(self._started())
         for notice in self._notices:
             yield self._logged(Notice(notice))
         self._committed_at = time.monotonic()
-        for event in self._loop.events():
+        for event in self._learning():
             if not isinstance(event, Progress):
                 yield self._logged(event)
                 continue
@@ -209,6 +218,18 @@ class Session:
         yield self._commit("finished", tested)
         yield finished
 
+    def _learning(self) -> Iterator[Event]:
+        """The loop's events; what ends it badly finds all that was learnt before saved."""
+        try:
+            yield from self._loop.events()
+        except StorageError:
+            raise
+        except StreamlearnError as error:
+            message = f"{error}; all before it is saved, go on with: {resume_command(self.path)}"
+            self._logged(Notice(str(error)))
+            self._commit("stopped")
+            raise type(error)(message) from error
+
     def _stop(self) -> Iterator[Event]:
         stopped = Stopped(
             step=self._loop.step,
@@ -225,8 +246,7 @@ class Session:
         settings = self.scenario.checkpoint
         steps = self._loop.step - self._committed_step
         return steps > 0 and (
-            self._checkpoint_wanted
-            or time.monotonic() - self._committed_at >= settings.every_seconds
+            time.monotonic() - self._committed_at >= settings.every_seconds
             or (settings.every_steps is not None and steps >= settings.every_steps)
         )
 
@@ -249,7 +269,6 @@ class Session:
         )
         self._committed_step = loop.step
         self._committed_at = time.monotonic()
-        self._checkpoint_wanted = False
         self._disk_bytes = commit.disk_bytes
         event = CheckpointSaved(
             step=loop.step,

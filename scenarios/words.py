@@ -14,20 +14,21 @@ from streamlearn.settings import explain
 from .catalogue import DEFAULT, catalogue, read_scenario_file
 from .schema import Scenario
 
-__all__ = ["RESUMABLE", "override", "resolve", "scenario_from"]
+__all__ = ["RESUMABLE", "expanded", "override", "resolve", "scenario_from"]
 
 RESUMABLE = (
     "checkpoint.every_seconds",
     "checkpoint.every_steps",
     "checkpoint.keep",
     "data.download",
+    "data.on_error",
     "data.path",
     "data.root",
     "encoder.weights",
     "evaluation.test",
     "learner.device",
 )
-"""What may be given again when a run is resumed: nothing that the result depends on."""
+"""What may be given again when a run is resumed: nothing that what was learnt depends on."""
 
 _SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner")
 
@@ -151,17 +152,27 @@ def _default_section(name: str) -> dict[str, Any]:
     return {} if kind is None else {"kind": kind}
 
 
+def expanded(path: Path) -> Path:
+    """A path with `~` for a home folder; verbatim where it exists or there is no such user."""
+    if path.exists():
+        return path
+    try:
+        return path.expanduser()
+    except RuntimeError:
+        return path
+
+
 def _anchored(scenario: Scenario) -> Scenario:
     """The scenario with absolute paths, so that a run can be resumed from any folder."""
     data = scenario.data
     update = {
-        name: place.expanduser().absolute()
+        name: expanded(place).absolute()
         for name in ("root", "path")
         if (place := getattr(data, name)) is not None
     }
     changes: dict[str, Any] = {"data": data.model_copy(update=update)}
     weights = getattr(scenario.encoder, "weights", None)
     if weights is not None:
-        anchored = {"weights": weights.expanduser().absolute()}
+        anchored = {"weights": expanded(weights).absolute()}
         changes["encoder"] = scenario.encoder.model_copy(update=anchored)
     return scenario.model_copy(update=changes)

@@ -1,7 +1,7 @@
 """Runs on disk: the zarr memory, states, the event log, and commits that hold them together."""
 
 from .documents import FORMAT_VERSION
-from .layout import RunHeader, find_run, list_runs, resume_command
+from .layout import RunHeader, check_name, find_run, list_runs, resume_command
 from .lock import Writer
 from .manifest import ColumnEntry, Commit, KeptCommit, LayerEntry, Manifest, Status
 from .reader import RunReader
@@ -19,6 +19,7 @@ __all__ = [
     "RunStore",
     "Status",
     "Writer",
+    "check_name",
     "find_run",
     "list_runs",
     "resume_command",

@@ -53,7 +53,7 @@ def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
         )
     else:
         module, prepare = backbone(chosen.model, chosen.weights, chosen.image_size)
-        features = ModuleEncoder(module, prepare=prepare)
+        features = ModuleEncoder(module, prepare=prepare, images=True)
     return Chain([features, components])
 
 

@@ -23,16 +23,26 @@ def write_learner_file(path: Path, tensors: dict[str, Tensor], header: Mapping[s
         StorageError: the system refused; a file that was there before is as it was.
     """
     marked = {"format": FORMAT, "version": str(FORMAT_VERSION), **header}
-    part = path.with_name(path.name + ".part")
+    part = path.with_name(f"{path.name}.{os.getpid()}.part")
     try:
         save_file(tensors, part, metadata=marked)
+        _sync(part)  # the name must not move to bytes that a power cut could still take
         os.replace(part, path)
+        _sync(path.parent)
     except (OSError, SafetensorError) as error:
         part.unlink(missing_ok=True)
         raise StorageError(
             f"{str(path)!r} cannot be written ({error}); choose another place or make room, "
             "what was there before is as it was"
         ) from error
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def read_learner_file(path: Path) -> tuple[dict[str, Tensor], dict[str, str]]:

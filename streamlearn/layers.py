@@ -6,7 +6,8 @@ these into new tuples by the layer's write rule.
 """
 
 from abc import ABC, abstractmethod
-from typing import Any, Literal
+from collections.abc import Callable
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -78,6 +79,18 @@ class GrowingLayer(nn.Module, ABC):
             trace=trace,
         )
         return output.to(query.dtype).reshape(*query.shape[:-1], self.out_features)
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Self:
+        """Take the memory along where `to(device)` or `cuda()` moves the module.
+
+        The dtype of stored keys and values was chosen with the layer and stays.
+        """
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        device = fn(torch.zeros(1, device=self.memory.device)).device
+        if device != self.memory.device:
+            self.memory.to(device)
+            self._pool = ScratchPool()
+        return self
 
     @abstractmethod
     def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -83,6 +83,9 @@ class Learner:
                 f"a classifier needs at least 2 classes but was given {len(self.classes)}; "
                 "look at the data's labels"
             )
+        if len(set(self.classes)) != len(self.classes):
+            twice = next(name for name in self.classes if self.classes.count(name) > 1)
+            raise ConfigError(f"class {twice!r} is there twice; give each class one name")
         self.hardware = resolve_hardware(self.settings.learner.device, self.settings.learner.dtype)
         self.loss = LOSSES[self.settings.learner.loss]
         self.encoder = own or build_encoder(self.settings, self.hardware)
@@ -100,6 +103,11 @@ class Learner:
     def fitted(self) -> bool:
         """Whether the encoder is fitted and the network learns."""
         return self.network is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether enough samples are held back for the encoder to be fitted."""
+        return self.network is None and self.held >= self.settings.encoder.fit
 
     @property
     def held(self) -> int:
@@ -129,12 +137,14 @@ class Learner:
         """The most probable class of each sample, (B,) int64 indices into `classes`."""
         return self.predict_proba(features).argmax(-1)
 
-    def learn(self, features: Tensor, targets: Tensor) -> Scores:
+    def learn(self, features: Tensor, targets: Tensor, *, fit: bool = True) -> Scores:
         """Score a batch, then learn it: test-then-train in one forward pass.
 
         Args:
             features: (B, …) uint8 images or float vectors, finite.
             targets: (B,) integer indices into `classes`.
+            fit: fit the encoder as soon as enough samples are held back; False leaves it to
+                `flush`, which is wanted once `ready`.
 
         Returns:
             What was predicted before learning.
@@ -162,12 +172,15 @@ class Learner:
             self._cold.learn(features, targets)
         self.input_shape = tuple(features.shape[1:])
         self._held.append((features, targets))
-        if self.held >= self.settings.encoder.fit:
+        if fit and self.ready:
             self.flush()
         return Scores(probabilities, self.loss.of_probabilities(probabilities, targets))
 
-    def flush(self) -> bool:
+    def flush(self, pulse: Callable[[], None] = lambda: None) -> bool:
         """Fit the encoder on the samples held back so far and learn them, in their order.
+
+        Args:
+            pulse: called every so often; whatever it raises ends the work, and all is as before.
 
         Returns:
             Whether there was anything to do.
@@ -185,12 +198,15 @@ class Learner:
         batch = self.settings.learner.batch
         try:
             with torch.no_grad():
-                self.encoder.fit(features)
+                codes = self.encoder.fit_encode(features, pulse)
                 self.encoder.to(self.hardware.device)
+            self._check_codes(codes, features)
+            codes = codes.to(self.hardware.device)
             self._build(self.encoder.width)
-            for start in range(0, len(features), batch):
+            for start in range(0, len(codes), batch):
+                pulse()
                 rows = slice(start, start + batch)
-                self._learn(self.encode(features[rows]), targets[rows])
+                self._learn(codes[rows], targets[rows])
         except BaseException:
             self.network, self.optimizer, self.samples = None, None, 0
             raise
@@ -205,6 +221,10 @@ class Learner:
         """
         with torch.no_grad():
             codes = self.encoder(features.to(self.hardware.device))
+        self._check_codes(codes, features)
+        return codes
+
+    def _check_codes(self, codes: Tensor, features: Tensor) -> None:
         square = codes.to(torch.float32).square().sum(-1)  # what a network divides by
         if not bool(torch.isfinite(square).all()):
             row = int((~torch.isfinite(square)).nonzero()[0])
@@ -212,7 +232,6 @@ class Learner:
                 f"the encoder makes NaN or too large a code of row {row}, whose largest feature is "
                 f"{features[row].abs().max().item():g}; leave such rows out or scale them down"
             )
-        return codes
 
     def _cold_scores(self, features: Tensor) -> Tensor:
         if self._cold is None or self.settings.learner.cold_start == "chance":
@@ -222,17 +241,11 @@ class Learner:
     def _build(self, width: int) -> None:
         self.network = build_network(self.settings, width, len(self.classes), self.hardware)
         self.optimizer = build_optimizer(self.settings, self.network)
-        self._base_rates = [group["lr_value"] for group in self.optimizer.param_groups]
 
     def _learn(self, codes: Tensor, targets: Tensor) -> Scores:
         network, optimizer = self.network, self.optimizer
         if network is None or optimizer is None:
             raise ConfigError("the learner has no network yet; call learn() or flush() first")
-        chosen = self.settings.optimizer
-        if chosen.slowdown:
-            factor = (1.0 + self.samples / chosen.slowdown_after) ** -chosen.slowdown
-            for group, rate in zip(optimizer.param_groups, self._base_rates, strict=True):
-                group["lr_value"] = rate * factor
         network.train()
         optimizer.zero_grad()
         output = network(codes)

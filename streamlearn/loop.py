@@ -4,15 +4,24 @@ Between two events the loop stands still with all of its state consistent, so a 
 checkpoint at any event.
 """
 
+import contextlib
 import time
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from streamlearn.errors import DataError
 from streamlearn.evaluation import Prequential
-from streamlearn.events import EncoderFitted, LayerStatus, Progress, Skipped, Tested, Testing
+from streamlearn.events import (
+    EncoderFitted,
+    LayerStatus,
+    Notice,
+    Progress,
+    Skipped,
+    Tested,
+    Testing,
+)
 from streamlearn.learner import Learner
 from streamlearn.state import StateTree
 from streamlearn.streams.base import Dataset, Stream
@@ -21,6 +30,10 @@ __all__ = ["Loop", "held_out"]
 
 _RATE_SECONDS = 5.0
 _TEST_ROWS = 512
+
+
+class _Interrupted(Exception):
+    """A stop was asked for in the middle of the encoder's fit."""
 
 
 class Loop:
@@ -35,6 +48,8 @@ class Loop:
         step: mini-batches consumed.
         skipped: items that could not be used.
         seconds: time spent in `events`, over all sessions of a run.
+        should_stop: asked during the encoder's fit, which may take long: whether to give it up,
+            undone, and yield to the consumer.
     """
 
     def __init__(self, learner: Learner, stream: Stream, evaluation: Prequential) -> None:
@@ -44,38 +59,60 @@ class Loop:
         self.step = 0
         self.skipped = 0
         self.seconds = 0.0
+        self.should_stop: Callable[[], bool] = lambda: False
         self._recent: deque[tuple[float, int]] = deque()
+        self._mark = 0.0
 
-    def events(self) -> Iterator[Progress | EncoderFitted | Skipped]:
-        """Score and learn batch after batch, to the end of the stream."""
-        batch_size = self.learner.settings.learner.batch
-        mark = time.perf_counter()
-        for batch in self.stream.batches(batch_size, ahead=True):
+    def events(self) -> Iterator[Progress | EncoderFitted | Skipped | Notice]:
+        """Score and learn batch after batch, to the end of the stream.
+
+        Raises:
+            StreamlearnError: a batch cannot be read or learnt. The state is that before this
+                batch, so it may be saved, and the batch is the next one again.
+        """
+        self._mark = time.perf_counter()
+        learner, stream = self.learner, self.stream
+        batches = stream.batches(learner.settings.learner.batch, ahead=True)
+        while True:
+            if learner.ready:
+                yield from self._fit()
+                continue
+            position = stream.position
+            batch = next(batches, None)
+            if batch is None:
+                break
             rows = batch.rows
-            fitted = self.learner.fitted
-            before = time.perf_counter()
-            scores = self.learner.learn(rows.features, rows.targets)
+            try:
+                scores = learner.learn(rows.features, rows.targets, fit=False)
+            except BaseException:
+                stream.position = position
+                raise
             self.evaluation.update(scores.probabilities, rows.targets, scores.losses)
             self.step += 1
-            now = time.perf_counter()
-            self.seconds, mark = self.seconds + now - mark, now
             skipped, self.skipped = self.skipped, self.skipped + len(rows.skipped)
             for number, item in enumerate(rows.skipped, start=skipped + 1):
                 yield Skipped(item.item, item.reason, number)
-            if self.learner.fitted and not fitted:
-                yield self._encoder_fitted(now - before)
-            yield self._progress(scores.losses.mean().item() if len(scores.losses) else 0.0, now)
-        before = time.perf_counter()
-        if self.learner.flush():
-            now = time.perf_counter()
-            self.seconds += now - before
-            yield self._encoder_fitted(now - before)
-            yield self._progress(self.evaluation.loss, now)
+            yield self._progress(scores.losses.mean().item() if len(scores.losses) else 0.0)
+        while learner.held:  # the stream was shorter than the encoder's fit
+            yield from self._fit()
         if self.evaluation.samples == 0:
             raise DataError(
                 f"the stream of {self.stream.dataset.name} held no usable sample "
                 f"({self.skipped} skipped); look at the data, or at data.limit"
             )
+
+    def _fit(self) -> Iterator[Progress | EncoderFitted | Notice]:
+        """Fit the encoder and learn what was held back; a stop that is asked for ends it undone."""
+        yield Notice(f"fitting the encoder on {self.learner.held:,} samples and learning them")
+        began = time.perf_counter()
+        with contextlib.suppress(_Interrupted):
+            self.learner.flush(self._pulse)
+            yield self._encoder_fitted(time.perf_counter() - began)
+        yield self._progress(self.evaluation.loss)
+
+    def _pulse(self) -> None:
+        if self.should_stop():
+            raise _Interrupted
 
     def _encoder_fitted(self, seconds: float) -> EncoderFitted:
         return EncoderFitted(
@@ -86,7 +123,9 @@ class Loop:
             seconds=seconds,
         )
 
-    def _progress(self, loss: float, now: float) -> Progress:
+    def _progress(self, loss: float) -> Progress:
+        now = time.perf_counter()
+        self.seconds, self._mark = self.seconds + now - self._mark, now
         self._recent.append((now, self.evaluation.samples))
         while len(self._recent) > 2 and now - self._recent[0][0] > _RATE_SECONDS:
             self._recent.popleft()

@@ -62,6 +62,11 @@ class Block:
         self.count = 0
         self.revision = 0
 
+    def to(self, device: torch.device) -> None:
+        """Move every column to a device."""
+        for name in ("born", "key", "key_square", "side", "weight"):
+            setattr(self, name, getattr(self, name).to(device))
+
     @property
     def padded(self) -> int:
         """The rows to compute over: `count` rounded up, so that GEMMs meet only a few shapes."""
@@ -168,6 +173,14 @@ class Memory:
                 f"step {born} would store a NaN or infinity in the memory; lower the learning "
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
             )
+
+    def to(self, device: torch.device) -> None:
+        """Move every block to a device."""
+        if device == self.device:
+            return
+        self.device = device
+        for block in self.blocks:
+            block.to(device)
 
     def clear(self) -> None:
         """Drop every tuple, the starting rows too."""

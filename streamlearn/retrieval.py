@@ -86,6 +86,11 @@ class ScratchPool:
             self.free.clear()
         self.free.setdefault(key, []).append(buffer)
 
+    def trim(self) -> None:
+        """Keep one buffer of a size: enough where scores are not kept for a backward pass."""
+        for buffers in self.free.values():
+            del buffers[1:]
+
 
 def retrieve(
     query: Tensor,
@@ -109,7 +114,7 @@ def retrieve(
     Returns:
         s (B, C) in the accumulation dtype.
     """
-    if trace is None and not query.requires_grad:
+    if trace is None and not (query.requires_grad and torch.is_grad_enabled()):
         context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None)
         return _forward(context, query, keep=False)[0]
     anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
@@ -175,6 +180,8 @@ def _forward(
     keep = keep and kernel.kind != "dot"
     keep = keep and rows * len(query) * scaled.element_size() <= CACHE_BYTES
     kept: list[Tensor] = []
+    if not keep:
+        pool.trim()
     for block in memory.blocks:
         scores = context.scores(block, scaled, square, shift)
         total += torch.mm(scores, block.side[: block.padded])  # (B, W)

@@ -207,10 +207,6 @@ class OptimizerSettings(Settings):
 
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum μ, exact, by birth step")
     decay: float = Field(0.0, ge=0, lt=1, description="decay γ of what was written, for each step")
-    slowdown: float = Field(
-        0.0, ge=0, le=1, description="exponent p: value rates times (1 + samples/slowdown_after)^−p"
-    )
-    slowdown_after: int = Field(5000, ge=1, description="samples after which rates begin to fall")
 
 
 class TrainingSettings(Settings):
@@ -288,6 +284,9 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         nearest = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
         hint = f"did you mean {nearest[0]}?" if nearest else f"choose {', '.join(choices)}"
         return f"{key}={given} is not a kind of {key}; {hint}"
+    if first["type"] in ("model_type", "model_attributes_type"):
+        inner = (_known_keys(model, path, None) or ["kind"])[0]
+        return f"{key}={value} cannot be used: {key} is a section, set {key}.{inner}=…"
     reason = first["msg"].replace("Input should be", "it should be")
     if first["type"] == "missing":
         return f"{key} is missing; set {key}=…"

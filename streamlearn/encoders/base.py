@@ -4,7 +4,7 @@ An encoder is fitted once, on the first samples of the stream, and frozen from t
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -13,6 +13,8 @@ from streamlearn.errors import ShapeError
 from streamlearn.state import StateTree
 
 __all__ = ["Chain", "Encoder", "as_float", "flatten_features"]
+
+_ENCODE_ROWS = 64
 
 
 class Encoder(ABC):
@@ -49,6 +51,21 @@ class Encoder(ABC):
     @abstractmethod
     def __call__(self, features: Tensor) -> Tensor:
         """Encode samples (B, …) as float vectors (B, width)."""
+
+    def fit_encode(self, features: Tensor, pulse: Callable[[], None]) -> Tensor:
+        """Fit on samples and encode them, (n, width).
+
+        Args:
+            features: the samples (n, …).
+            pulse: called every so often; whatever it raises ends the work.
+        """
+        pulse()
+        self.fit(features)
+        codes = []
+        for start in range(0, len(features), _ENCODE_ROWS):
+            pulse()
+            codes.append(self(features[start : start + _ENCODE_ROWS]))
+        return torch.cat(codes)
 
     def to(self, device: torch.device) -> None:
         """Move what was fitted to a device."""
@@ -97,6 +114,12 @@ class Chain(Encoder):
             stage.fit(features)
             if stage is not self.stages[-1]:
                 features = stage(features)
+
+    def fit_encode(self, features: Tensor, pulse: Callable[[], None]) -> Tensor:
+        """Fit and encode stage after stage; each stage encodes the samples once."""
+        for stage in self.stages:
+            features = stage.fit_encode(features, pulse)
+        return features
 
     def __call__(self, features: Tensor) -> Tensor:
         """Encode samples through every stage."""

@@ -20,6 +20,7 @@ class ModuleEncoder(Encoder):
             never change: build the same module when loading.
         prepare: applied to float features in [0, 1] before the module (resize, normalise).
         batch: samples at a time.
+        images: whether samples must be images, as a backbone's must.
     """
 
     def __init__(
@@ -28,11 +29,13 @@ class ModuleEncoder(Encoder):
         *,
         prepare: Callable[[Tensor], Tensor] | None = None,
         batch: int = 64,
+        images: bool = False,
     ) -> None:
         super().__init__()
         self.module = module.eval().requires_grad_(False)
         self.prepare = prepare
         self.batch = batch
+        self.images = images
         self._width: int | None = None
 
     @property
@@ -48,10 +51,10 @@ class ModuleEncoder(Encoder):
         return self._width
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Whether samples are images, where images are what `prepare` takes."""
-        if self.prepare is not None and len(shape) != 3:
+        """Whether samples are images, where they must be."""
+        if self.images and len(shape) != 3:
             raise ShapeError(
-                f"this encoder prepares images (channels, height, width) but the samples have "
+                f"this encoder takes images (channels, height, width) but the samples have "
                 f"shape {shape}; choose encoder=pca or encoder=standardise"
             )
 

@@ -13,6 +13,9 @@ from .splits import Request, refuse
 
 __all__ = ["ArrayDataset", "as_vectors", "no_image_size"]
 
+_LARGEST = 1e15
+"""Of a feature: encoders square it, and sum the squares, in float32."""
+
 
 class ArrayDataset:
     """Labelled rows of an array.
@@ -96,17 +99,19 @@ def as_vectors(
         names: the features' names, for the reasons; their numbers by default.
 
     Returns:
-        (n, D) float32, and a reason for each row with NaN, infinity or a value beyond float32.
+        (n, D) float32, and a reason for each row with NaN, infinity or a value so large that its
+        square is none in float32.
 
     """
     with np.errstate(over="ignore"):
         vectors = values.astype(np.float32)
     faults: dict[int, str] = {}
-    for row in np.flatnonzero(~np.isfinite(vectors).all(axis=1)).tolist():
-        column = int(np.flatnonzero(~np.isfinite(vectors[row]))[0])
+    usable = np.abs(vectors) <= _LARGEST  # False for NaN too
+    for row in np.flatnonzero(~usable.all(axis=1)).tolist():
+        column = int(np.flatnonzero(~usable[row])[0])
         feature = repr(names[column]) if names else str(column)
         value = values[row, column]
-        beyond = ", beyond float32" if np.isfinite(value) else ""
+        beyond = f", beyond {_LARGEST:g}" if np.isfinite(value) else ""
         faults[row] = f"feature {feature} is {value}{beyond}"
     return vectors, faults
 

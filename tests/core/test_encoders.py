@@ -283,6 +283,28 @@ def test_a_module_is_frozen_and_its_flattened_output_is_the_code() -> None:
     assert encoder(batch[:0]).shape == (0, 32)
 
 
+def test_a_backbone_takes_images_only_and_any_other_module_what_it_can() -> None:
+    with pytest.raises(ShapeError, match=r"takes images .* shape \(7,\); choose encoder=pca"):
+        ModuleEncoder(nn.Identity(), images=True).check((7,))
+    ModuleEncoder(nn.Identity(), images=True).check((3, 8, 8))
+    ModuleEncoder(nn.Identity(), prepare=lambda values: values - 0.5).check((7,))
+
+
+@pytest.mark.parametrize("name", ["standardise", "pca", "patch", "chain", "module"])
+def test_fitting_and_encoding_at_once_is_fitting_then_encoding(name: str) -> None:
+    batch = images(150)
+    together, apart = made()[name], made()[name]
+    pulses: list[int] = []
+    codes = together.fit_encode(batch, lambda: pulses.append(1))
+    apart.fit(batch)
+    wanted = apart(batch)
+    assert codes.shape == wanted.shape
+    # Chunks of another size round otherwise, and a rectified mean near 0 has a steep square root.
+    scale = float(wanted.abs().max())
+    np.testing.assert_allclose(arrays(codes), arrays(wanted), atol=1e-3 * scale)
+    assert len(pulses) >= 1 + 3
+
+
 def made() -> dict[str, Encoder]:
     torch.manual_seed(0)
     return {

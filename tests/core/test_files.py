@@ -32,7 +32,7 @@ def test_a_saved_learner_goes_on_with_the_same_bits_before_and_after_the_fit(
 ) -> None:
     model = learner(
         learner={"dtype": dtype, "batch": 8},
-        optimizer={"momentum": 0.5, "decay": 0.01, "slowdown": 0.5, "slowdown_after": 10},
+        optimizer={"momentum": 0.5, "decay": 0.01},
     )
     feed(model, *blobs(fed))
     model.save(tmp_path / "one.safetensors")

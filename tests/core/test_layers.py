@@ -103,6 +103,21 @@ def test_a_copy_grows_by_itself(kind: Kind) -> None:
     assert len(output_of(twin).memory) > len(output_of(model).memory)
 
 
+def test_moving_a_module_takes_the_memory_along_and_its_dtype_stays() -> None:
+    model = network("softmax", torch.float32)
+    output = output_of(model)
+    before = model(torch.ones(1, 6))
+    model.double()
+    assert output.memory.dtype == torch.float32
+    assert torch.equal(model(torch.ones(1, 6)), before)
+    model.to("meta")
+    assert output.memory.device.type == "meta"
+    block = output.memory.blocks[0]
+    columns = (block.key, block.side, block.weight, block.key_square, block.born)
+    assert {column.device.type for column in columns} == {"meta"}
+    assert len(output.memory) == 16
+
+
 def test_a_layer_says_its_widths_and_size() -> None:
     layer = make_layer("softmax", 4, 2)
     assert str(layer) == "WeightedSoftmax(4, 2, tuples=16)"

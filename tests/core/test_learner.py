@@ -1,5 +1,6 @@
 """The learner: scored before learnt, held back, flushed, refused, and the same bits every time."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -392,25 +393,42 @@ def test_samples_that_the_encoder_cannot_take_are_refused_at_once() -> None:
 
 
 class Failing(ModuleEncoder):
-    """Fails at its first fit."""
+    """Fails once, at its call of this number; the first is made by `fit`."""
 
-    failures = 0
+    def __init__(self, call: int) -> None:
+        super().__init__(nn.Identity())
+        self.calls_left = call
 
-    def fit(self, features: Tensor) -> None:
-        if self.failures == 0:
-            self.failures += 1
+    def __call__(self, features: Tensor) -> Tensor:
+        self.calls_left -= 1
+        if self.calls_left == 0:
             raise NotFiniteError("not this time")
-        super().fit(features)
+        return super().__call__(features)
 
 
-def test_a_fit_that_fails_holds_the_samples_back_still() -> None:
-    model = Learner(CLASSES, learner().settings, encoder=Failing(nn.Identity()))
+@pytest.mark.parametrize("call", [1, 2])  # while fitting, and while encoding
+def test_a_fit_that_fails_holds_the_samples_back_still(call: int) -> None:
+    model = Learner(CLASSES, learner().settings, encoder=Failing(call))
+    smooth = Learner(CLASSES, learner().settings, encoder=ModuleEncoder(nn.Identity()))
     features, targets = blobs(40)
+    feed(smooth, features, targets)
     with pytest.raises(NotFiniteError, match="not this time"):
         feed(model, features, targets)
     assert (model.held, model.samples, model.fitted) == (40, 0, False)
+    assert model.memories() == {}
+    assert model.predict_proba(features).isfinite().all()
+
+    def interrupt(times: Iterator[int] = iter(range(9))) -> None:
+        if next(times) == 4:  # some were learnt already
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model.flush(interrupt)
+    assert (model.held, model.samples, model.fitted) == (40, 0, False)
     assert model.flush()
     assert (model.held, model.samples, model.fitted) == (0, 40, True)
+    probe, _ = blobs(20, seed=9)
+    assert torch.equal(model.predict_proba(probe), smooth.predict_proba(probe))
 
 
 # -- the same bits ---------------------------------------------------------------------------------
@@ -456,16 +474,23 @@ def test_momentum_and_decay_reach_the_layers() -> None:
     assert model.predict_proba(blobs(9)[0]).isfinite().all()
 
 
-def test_value_rates_slow_down_with_samples_and_weight_rates_do_not() -> None:
-    model = learner(optimizer={"slowdown": 0.5, "slowdown_after": 16})
-    feed(model, *blobs(80))
-    assert model.optimizer is not None
-    factor = (1 + 72 / 16) ** -0.5  # at the last batch 72 samples had been learnt
-    base = model.settings.layer
-    hidden, output = model.optimizer.param_groups
-    assert output["lr_value"] == pytest.approx(base.lr_value * factor, rel=1e-12)
-    assert hidden["lr_value"] == pytest.approx(base.lr_value_hidden * factor, rel=1e-12)
-    assert output["lr_weight"] == base.lr_weight  # type: ignore[union-attr]
+def test_the_fit_may_be_left_to_flush() -> None:
+    plain, later = learner(), learner()
+    features, targets = blobs(40)
+    feed(plain, features, targets)
+    for start in range(0, 40, 8):
+        assert not later.ready
+        later.learn(features[start : start + 8], targets[start : start + 8], fit=False)
+    assert later.ready
+    assert not later.fitted
+    assert later.flush()
+    assert not later.ready
+    assert content(later) == content(plain)
+
+
+def test_two_classes_of_one_name_are_refused() -> None:
+    with pytest.raises(ConfigError, match="class 'cat' is there twice"):
+        Learner(["cat", "dog", "cat"])
 
 
 def test_class_names_keep_their_order() -> None:

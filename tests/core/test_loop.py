@@ -1,6 +1,7 @@
 """The loop: its events, and that it can be left and taken up between any two of them."""
 
 import dataclasses
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -13,9 +14,9 @@ from torch import Tensor
 
 from streamlearn import Learner
 from streamlearn.coldstart import ColdStart
-from streamlearn.errors import DataError, FormatError
+from streamlearn.errors import DataError, FormatError, NotFiniteError
 from streamlearn.evaluation import Prequential
-from streamlearn.events import EncoderFitted, Progress, Skipped, Tested, Testing, as_json
+from streamlearn.events import EncoderFitted, Notice, Progress, Skipped, Tested, Testing, as_json
 from streamlearn.loop import Loop, held_out
 from streamlearn.losses import LOSSES
 from streamlearn.state import StateTree, flatten, unflatten
@@ -68,13 +69,17 @@ def test_every_batch_is_one_progress_and_the_fit_is_told_where_it_happens() -> N
     loop = made(Blobs(100))  # fit at 40, batches of 8: 12 full ones and one of 4
     events = list(loop.events())
     names = [event.event for event in events]
-    assert names == ["progress"] * 4 + ["encoder_fitted"] + ["progress"] * 9
-    fitted = events[4]
+    assert names == ["progress"] * 5 + ["notice", "encoder_fitted"] + ["progress"] * 9
+    assert isinstance(events[5], Notice)
+    assert events[5].text == "fitting the encoder on 40 samples and learning them"
+    fitted = events[6]
     assert isinstance(fitted, EncoderFitted)
     assert (fitted.step, fitted.samples, fitted.encoder, fitted.width) == (5, 40, "standardise", 7)
     progress = [event for event in events if isinstance(event, Progress)]
-    assert [event.step for event in progress] == list(range(1, 14))
-    assert [event.samples for event in progress] == [8 * n for n in range(1, 13)] + [100]
+    # The fit has a progress of its own, at the step where it happened.
+    assert [event.step for event in progress] == [1, 2, 3, 4, 5, *range(5, 14)]
+    assert [event.samples for event in progress] == [8, 16, 24, 32, 40,
+                                                     *range(40, 97, 8), 100]  # fmt: skip
     assert [event.position for event in progress] == [event.samples for event in progress]
     assert {event.total_samples for event in progress} == {100}
     assert all(event.rate >= 0 and event.seconds >= 0 for event in progress)
@@ -95,6 +100,7 @@ def test_the_accuracy_told_is_of_scores_given_before_learning() -> None:
     loop, model = made(Blobs(100)), learner()
     stream = Stream(Blobs(100), seed=2)
     events = [event for event in loop.events() if isinstance(event, Progress)]
+    del events[5]  # that of the fit
     hits = losses = 0.0
     for batch, event in zip(stream.batches(8), events, strict=True):
         scores = model.learn(batch.rows.features, batch.rows.targets)
@@ -109,7 +115,7 @@ def test_a_stream_that_ends_before_the_fit_is_fitted_at_its_end() -> None:
     loop = made(Blobs(20))
     events = list(loop.events())
     names = [event.event for event in events]
-    assert names == ["progress"] * 3 + ["encoder_fitted", "progress"]
+    assert names == ["progress"] * 3 + ["notice", "encoder_fitted", "progress"]
     assert loop.learner.samples == 20
     assert (loop.step, loop.evaluation.samples) == (3, 20)  # nothing was counted twice
     last = events[-1]
@@ -174,7 +180,7 @@ def resumed(kept: tuple[dict[str, Tensor], str, dict[str, list[Any]]], loop: Loo
 
 SECTIONS: list[dict[str, Any]] = [
     {},
-    {"optimizer": {"momentum": 0.6, "decay": 0.02, "slowdown": 0.5, "slowdown_after": 9}},
+    {"optimizer": {"momentum": 0.6, "decay": 0.02}},
     {"encoder": {"kind": "pca", "fit": 40}, "layer": "gauge", "learner": {"dtype": "bfloat16",
                                                                            "batch": 8}},
     {"encoder": {"kind": "standardise", "fit": 500}, "layer": "rbf"},  # ends before the fit
@@ -202,11 +208,8 @@ def test_a_loop_left_after_any_event_and_taken_up_ends_with_the_same_bits(
         assert torch.equal(second.evaluation.confusion, whole.evaluation.confusion)
         assert (second.step, second.skipped) == (whole.step, whole.skipped)
         assert second.stream.position == 100
-        progress = [e for e in wanted if isinstance(e, Progress)]
-        known = sum(isinstance(event, Progress) for event in seen)
-        after = [e for e in untimed(rest) if isinstance(e, Progress)]
         if stop == 0 or isinstance(seen[-1], Progress):
-            assert after == progress[known:]
+            assert untimed(rest) == wanted[stop:]
         events.close()  # type: ignore[attr-defined]
 
 
@@ -220,6 +223,48 @@ def test_the_state_after_each_skipped_event_knows_of_all_that_were_skipped() -> 
         assert event.skipped == number
         assert loop.state_dict()["skipped"] == 3  # the cursor is past them all
         assert loop.state_dict()["stream"]["position"] == 8
+
+
+def test_a_stop_asked_for_within_the_fit_undoes_it_and_the_fit_is_done_when_taken_up() -> None:
+    whole = made(Blobs(100))
+    wanted = untimed(list(whole.events()))
+    for patience in range(12):  # asked before, while encoding, and between the batches learnt
+        loop = made(Blobs(100))
+        asked = itertools.count()
+
+        def should_stop(asked: Iterator[int] = asked, patience: int = patience) -> bool:
+            return next(asked) >= patience
+
+        loop.should_stop = should_stop
+        events = loop.events()
+        seen = [next(events) for _ in range(7)]
+        if isinstance(seen[-1], EncoderFitted):
+            assert patience >= 1 + 1 + 5  # once, for each 64 samples, for each batch of 8
+            break
+        assert isinstance(seen[-1], Progress)
+        assert seen[-1].samples == 40
+        assert (loop.learner.held, loop.learner.samples, loop.learner.fitted) == (40, 0, False)
+        again = resumed(saved(loop), made(Blobs(100)))
+        assert untimed(list(again.events())) == wanted[5:]
+        assert content(again.learner) == content(whole.learner)
+    else:
+        pytest.fail("the fit never came to its end")
+
+
+def test_a_batch_that_cannot_be_learnt_is_the_next_one_again() -> None:
+    dataset = Blobs(100)
+    loop, whole = made(dataset), made(Blobs(100))
+    list(whole.events())
+    bad = int(loop.stream._items[61])
+    good = dataset.features[bad].clone()
+    dataset.features[bad, 3] = float("nan")
+    with pytest.raises(NotFiniteError, match="feature 3 of row 5 is nan"):
+        list(loop.events())
+    assert (loop.step, loop.stream.position, loop.evaluation.samples) == (7, 56, 56)
+    dataset.features[bad] = good
+    again = resumed(saved(loop), made(dataset))
+    list(again.events())
+    assert content(again.learner) == content(whole.learner)
 
 
 def test_a_state_of_another_stream_is_refused() -> None:
@@ -298,15 +343,14 @@ def test_a_restored_cold_start_scores_with_the_same_bits(shape: str, cut: int) -
     tensors, tree = flatten(cold.state_dict())
     restored = ColdStart(CLASSES, LOSSES["cross_entropy"], seed=3)
     state: StateTree = unflatten(tensors, json.loads(json.dumps(tree)))
+    kept = state["mean"].clone()
     restored.load_state_dict(state)
     for rows, labels in parts[cut:]:
         assert torch.equal(cold.predict(rows), restored.predict(rows))
         for one in (cold, restored):
             one.learn(rows, labels)
     assert torch.equal(cold.mean, restored.mean)
-    again = ColdStart(CLASSES, LOSSES["cross_entropy"], seed=3)
-    again.load_state_dict(state)  # the state was not used up by the first that took it
-    assert again.count == 8 * cut
+    assert torch.equal(state["mean"], kept)  # the state was not used up by the one that took it
 
 
 def test_large_images_are_scored_by_their_averages() -> None:

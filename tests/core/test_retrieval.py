@@ -259,10 +259,11 @@ def test_interleaved_forward_passes_do_not_share_their_scores(kind: Kind) -> Non
         assert torch.equal(found, wanted)
 
 
-def test_answers_given_in_inference_mode_do_not_spoil_later_training() -> None:
+@pytest.mark.parametrize("wants_gradient", [False, True])
+def test_answers_given_in_inference_mode_do_not_spoil_later_training(wants_gradient: bool) -> None:
     layer = make_layer("softmax", 4, 3)
     fill(layer, 20)
-    query = randn(2, 4).requires_grad_()
+    query = randn(2, 4).requires_grad_(wants_gradient)
     with torch.inference_mode():
         before = layer(query)
     after = layer(query)

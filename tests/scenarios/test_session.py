@@ -3,6 +3,7 @@
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,27 +14,38 @@ from streamlearn.errors import (
     DataError,
     DataNotFoundError,
     FormatError,
+    NotFiniteError,
     RunExistsError,
     RunLockedError,
     RunStateError,
     StorageError,
     StreamlearnError,
 )
-from streamlearn.events import CheckpointSaved, EncoderFitted, Finished, Progress, Skipped, Tested
+from streamlearn.events import (
+    CheckpointSaved,
+    EncoderFitted,
+    Finished,
+    Progress,
+    Skipped,
+    Stopped,
+    Tested,
+)
+from streamlearn.learner import Learner, Scores
 from streamlearn.scenarios.session import Session, evaluate
 from streamlearn.scenarios.words import resolve
-from streamlearn.storage import RunReader
+from streamlearn.storage import RunReader, RunStore
 
 
 def start(runs: Path, *words: str, name: str = "run") -> Session:
     return Session.start(resolve([f"run.dir={runs}", f"run.name={name}", *words]))
 
 
-def table(path: Path, rows: int = 300, **changes: object) -> Path:
+def table(path: Path, rows: int = 300, **changes: Any) -> Path:
     random = np.random.default_rng(3)
     y = random.integers(0, 3, rows)
     x = (random.normal(size=(rows, 5)) + y[:, None]).astype(np.float32)
-    np.savez(path, **{"x": x, "y": y, **changes})
+    arrays: dict[str, Any] = {"x": x, "y": y, **changes}
+    np.savez(path, **arrays)
     return path
 
 
@@ -45,14 +57,14 @@ def test_a_run_scores_every_sample_and_finishes_with_what_it_promises(tmp_path: 
     assert fitted.samples == 112
     last = [event for event in events if isinstance(event, Progress)][-1]
     assert last.samples == 600
-    assert {layer.tuples for layer in last.layers} == {600}
+    assert {layer.tuples for layer in last.layers} == {616}  # 16 to start from
     finished = events[-1]
     assert isinstance(finished, Finished)
     tested = next(event for event in events if isinstance(event, Tested))
     assert finished.test_accuracy == tested.accuracy > 0.9
     assert finished.prequential_accuracy == last.accuracy
     assert finished.samples == 600
-    assert finished.tuples == 1200
+    assert finished.tuples == 616
     assert finished.tuple_bytes > 0
     assert finished.run == str(tmp_path / "run")
     scored = list(evaluate(tmp_path / "run"))[-1]
@@ -111,17 +123,115 @@ def test_an_unusable_row_stops_the_run_or_is_named_counted_and_skipped(tmp_path:
     x[[17, 90], [2, 0]] = [np.nan, np.inf]
     path = table(tmp_path / "t.npz", x=x, y=np.arange(200) % 3)
     words = ("data=npz", f"data.path={path}", "data.holdout=0", "encoder=standardise")
-    with start(tmp_path, *words, name="stop") as session, pytest.raises(DataError, match="row"):
-        list(session.events())
-    assert RunReader(tmp_path / "stop").manifest() is not None
     with start(tmp_path, *words, "data.on_error=skip", name="skip") as session:
         events = list(session.events())
+        expected = session._loop
     named = [event for event in events if isinstance(event, Skipped)]
     assert len(named) == 2
     assert any("17" in event.item for event in named)
     finished = events[-1]
     assert isinstance(finished, Finished)
     assert (finished.samples, finished.skipped) == (198, 2)
+    # The default stops at the row, with all before it saved; resumed to skip it, the bits agree.
+    with start(tmp_path, *words, name="stop") as session:
+        with pytest.raises(DataError, match=r"row.*resume.*stop"):
+            list(session.events())
+        step = session._loop.step
+    manifest = RunReader(tmp_path / "stop").manifest()
+    assert manifest is not None
+    assert (manifest.status, manifest.step) == ("stopped", step)
+    with Session.resume(tmp_path / "stop", ["data.on_error=skip"]) as session:
+        list(session.events())
+        found = session._loop
+    assert found.evaluation.confusion.equal(expected.evaluation.confusion)
+    for name, memory in expected.learner.memories().items():
+        for block, other in zip(memory.blocks, found.learner.memories()[name].blocks, strict=True):
+            assert block.side.equal(other.side)
+
+
+def test_a_feature_too_large_to_be_squared_is_named_and_skipped(tmp_path: Path) -> None:
+    x = np.random.default_rng(3).normal(size=(200, 5)).astype(np.float32)
+    x[100, 3] = 3e19
+    path = table(tmp_path / "t.npz", x=x, y=np.arange(200) % 3)
+    words = ("data=npz", f"data.path={path}", "data.holdout=0", "encoder=pca")
+    with start(tmp_path, *words, "data.on_error=skip") as session:
+        events = list(session.events())
+    named = [event for event in events if isinstance(event, Skipped)]
+    assert [("row 100" in event.item, "beyond 1e+15" in event.reason) for event in named] == [
+        (True, True)
+    ]
+    assert isinstance(events[-1], Finished)
+
+
+def test_what_cannot_be_learnt_leaves_the_run_before_that_batch_and_resumable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("data.limit=300", "encoder.fit=64")
+    with start(tmp_path, *words, name="whole") as session:
+        list(session.events())
+        expected = session._loop
+    real, calls = Learner.learn, 0
+
+    def fails_once(self: Learner, *args: Any, **options: Any) -> Scores:
+        nonlocal calls
+        calls += 1
+        if calls == 9:
+            raise NotFiniteError("made up")
+        return real(self, *args, **options)
+
+    monkeypatch.setattr(Learner, "learn", fails_once)
+    with start(tmp_path, *words) as session, pytest.raises(NotFiniteError, match="resume"):
+        list(session.events())
+    with Session.resume(tmp_path / "run") as session:
+        assert session._loop.step == 8
+        list(session.events())
+    assert session._loop.evaluation.confusion.equal(expected.evaluation.confusion)
+    assert session._loop.learner.samples == expected.learner.samples == 300
+
+
+@pytest.mark.parametrize("moment", [1, 2, 3, 5, 9])
+def test_a_stop_during_the_encoders_fit_undoes_it_and_the_resumed_run_has_the_same_bits(
+    tmp_path: Path, moment: int
+) -> None:
+    words = ("data.limit=300", "encoder.fit=128")
+    with start(tmp_path, *words, name="whole") as session:
+        list(session.events())
+        expected = session._loop
+    with start(tmp_path, *words) as session:
+        asked = 0
+
+        def stop_at_that_moment() -> bool:
+            nonlocal asked
+            asked += 1
+            if asked == moment:
+                session.request_stop("test")
+            return asked >= moment
+
+        session._loop.should_stop = stop_at_that_moment
+        events = list(session.events())
+    assert isinstance(events[-1], Stopped)
+    assert session._loop.learner.held == 128
+    assert not session._loop.learner.fitted
+    with Session.resume(tmp_path / "run") as session:
+        list(session.events())
+    found = session._loop
+    assert found.evaluation.confusion.equal(expected.evaluation.confusion)
+    for name, memory in expected.learner.memories().items():
+        for block, other in zip(memory.blocks, found.learner.memories()[name].blocks, strict=True):
+            assert block.key.equal(other.key)
+            assert block.side.equal(other.side)
+
+
+def test_a_disk_that_is_full_from_the_start_leaves_no_run_behind(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise StorageError("cannot write: no space left on device; free space")
+
+    monkeypatch.setattr(RunStore, "commit", full)
+    with pytest.raises(StorageError, match="space"):
+        start(tmp_path, "data.limit=50")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_name_that_exists_is_refused_and_the_run_is_untouched(tmp_path: Path) -> None:
@@ -133,7 +243,7 @@ def test_a_name_that_exists_is_refused_and_the_run_is_untouched(tmp_path: Path) 
     assert (tmp_path / "run" / "manifest.json").read_bytes() == before
 
 
-@pytest.mark.parametrize("name", ["../out", "a/b", "..", ".", "", "/abs"])
+@pytest.mark.parametrize("name", ["../out", "a/b", "..", ".", "", "/abs", "x" * 300])
 def test_a_name_that_leaves_the_runs_folder_is_refused(tmp_path: Path, name: str) -> None:
     runs = tmp_path / "runs"
     with pytest.raises((ConfigError, RunExistsError)):

@@ -69,6 +69,10 @@ def test_relative_data_paths_are_anchored_where_the_run_starts(
     assert resolve(["data=npz", "data.path=a/b.npz"]).data.path == tmp_path / "a" / "b.npz"
 
 
+def test_a_home_folder_that_does_not_exist_is_taken_verbatim() -> None:
+    assert resolve(["data=npz", "data.path=~nosuchuser/x.npz"]).data.path is not None
+
+
 def test_none_unsets_an_optional_number() -> None:
     assert resolve(["data.limit=none"]).data.limit is None
 
@@ -88,13 +92,13 @@ def test_a_scenario_may_be_a_file(tmp_path: Path) -> None:
         ("scenario=nothing-like-it.toml", "cannot be read"),
         ("sed=3", "sed is not a setting; did you mean seed"),
         ("layr.gamma=3", "layr is not a setting; did you mean layer"),
-        ("layer.gama=3", "layer.gama is not a setting; did you mean layer.gamma"),
+        ("layer.kapa=3", "layer.kapa is not a setting; did you mean layer.kappa"),
         ("layer=rbff", "layer=rbff is not a kind of layer; did you mean rbf"),
         ("data=cifar", "data.kind=cifar cannot be used.*'cifar10'"),
         ("data.limit=abc", "data.limit=abc cannot be used.*integer"),
         ("data.limit=0", "data.limit=0 cannot be used.*greater than or equal to 1"),
         ("learner.batch=-1", "learner.batch=-1 cannot be used.*greater than"),
-        ("layer.gamma=nan", "layer.gamma=nan cannot be used.*finite"),
+        ("layer.kappa=nan", "layer.kappa=nan cannot be used.*finite"),
         ("optimizer.decay=1", "optimizer.decay=1 cannot be used.*less than 1"),
         ("encoder.fit=0", "encoder.fit=0 cannot be used"),
         ("seed=-1", "seed=-1 cannot be used"),
@@ -104,7 +108,7 @@ def test_a_scenario_may_be_a_file(tmp_path: Path) -> None:
         ("nonsense", "is not key=value"),
         ("=3", "is not key=value"),
         ("seed.x=3", "seed.x is not a setting|seed=.* cannot be used"),
-        ("network=3", "network"),
+        ("network=3", "network is a section; set one of its keys, such as network.hidden="),
     ],
 )
 def test_a_wrong_word_is_answered_with_one_sentence(word: str, message: str) -> None:
@@ -125,7 +129,7 @@ def test_resume_takes_only_what_cannot_change_the_result() -> None:
     stored = resolve([]).model_dump(mode="json")
     changed = override(stored, ["checkpoint.every_steps=5"])
     assert changed.checkpoint.every_steps == 5
-    for word in ("layer.gamma=2", "seed=1", "data.limit=10", "layer=softmax"):
+    for word in ("layer.kappa=2", "seed=1", "data.limit=10", "layer=softmax"):
         with pytest.raises(ConfigError, match="cannot change when a run is resumed"):
             override(stored, [word])
     for key in RESUMABLE:
