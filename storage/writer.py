@@ -263,6 +263,7 @@ class RunStore:
             self._settled = False
             for name, entry in manifest.layers.items():
                 self._layers[name].publish(entry, writing)  # no plain reader sees what will go
+            writing.sync_directories()
             # From here on the newer commits are no more, and not before that is durable (which
             # `_settle` sees to) is anything written or deleted that one of them named.
             writing.replace(self._layout.manifest, manifest.to_bytes())
