@@ -5,6 +5,7 @@ Each command gives its exit code. Errors are raised to `streamlearn.cli.main`.
 
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -86,18 +87,28 @@ def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Qu
 def resume(
     run: Run,
     words: Words = None,
+    at: Annotated[
+        int | None,
+        typer.Option(
+            "--at",
+            metavar="STEP",
+            min=0,
+            help="Go back to the kept checkpoint of this step; what came after it is gone then.",
+            show_default=False,
+        ),
+    ] = None,
     json: Json = False,
     plain: Plain = False,
     quiet: Quiet = False,
 ) -> int:
-    """Go on with a run from its last checkpoint."""
+    """Go on with a run from its last checkpoint, or from an older one that it keeps."""
     from .learn import Options, learn
 
     def start() -> "Session":
         from streamlearn.scenarios.session import Session
         from streamlearn.storage import find_run
 
-        return Session.resume(find_run(run), words or [])
+        return Session.resume(find_run(run), words or [], at=at)
 
     return learn(start, Options(json, plain, quiet))
 
@@ -116,6 +127,16 @@ def inspect(run: Run, json: Json = False) -> int:
     from streamlearn.storage import find_run
 
     from .inspect import inspect as show
+
+    return _printed(lambda output: show(find_run(run), output, json))
+
+
+@app.command()
+def info(run: Run, json: Json = False) -> int:
+    """Print the facts of a run for scripts: one JSON object, or a line a fact."""
+    from streamlearn.storage import find_run
+
+    from .info import info as show
 
     return _printed(lambda output: show(find_run(run), output, json))
 
@@ -150,6 +171,53 @@ def evaluate(run: Run, words: Words = None, json: Json = False, quiet: Quiet = F
 
         events = score(find_run(run), words or [])
         return _printed(lambda output: show(events, output, json=json, quiet=quiet))
+
+
+@app.command()
+def verify(
+    run: Run,
+    json: Json = False,
+    repair: Annotated[
+        bool, typer.Option("--repair", help="Go back to the newest checkpoint that is whole.")
+    ] = False,
+) -> int:
+    """Read every byte of a run and name each file that is damaged; exit code 1 if one is."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .output import Output, output_code
+        from .verify import verify_run
+
+        output = Output(sys.stdout)
+        code = verify_run(find_run(run), output, json=json, mend=repair)
+        return output_code(output.failed) or code
+
+
+@app.command()
+def export(
+    run: Run,
+    to: Annotated[
+        Path,
+        typer.Option(
+            "--to",
+            metavar="PATH",
+            help="What to make: FILE.safetensors, FILE.npz, or a folder for a zarr group.",
+            show_default=False,
+        ),
+    ],
+    json: Json = False,
+) -> int:
+    """Write the tuples of a run's last checkpoint to a file or folder of a common format."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .export import export as write
+
+        return _printed(lambda output: write(find_run(run), to, output, json))
 
 
 def _printed(show: "Callable[[Output], None]") -> int:

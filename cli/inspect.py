@@ -50,6 +50,7 @@ def describe_run(reader: RunReader, now: float) -> dict[str, Any]:
             # A clock that was set back makes no negative age.
             "age_seconds": max(0.0, now - manifest.time),
             "disk_bytes": manifest.disk_bytes,
+            "steps": list(manifest.steps),
             "layers": [_layer(layer) for layer in manifest.layers.values()],
             "summary": manifest.summary,
         }
@@ -85,6 +86,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             ("samples", f"{count(facts['samples'])} in {count(facts['step'])} steps"),
             *((name.replace("_", " "), _value(name, value)) for name, value in _scalars(facts)),
             ("commit", f"{count(facts['commit'])}, {duration(facts['age_seconds'])} ago"),
+            *([("kept steps", _steps(facts["steps"]))] if len(facts["steps"]) > 1 else []),
             ("on disk", size(facts["disk_bytes"])),
         ]
     else:
@@ -96,6 +98,12 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     if facts["resume"]:
         lines += ["", f"resume with: {clean(facts['resume'])}"]
     return lines
+
+
+def _steps(steps: list[int]) -> str:
+    """The steps that can be gone back to, the oldest and the newest of many."""
+    words = [count(step) for step in steps]
+    return ", ".join(words if len(words) <= 8 else [*words[:3], "...", *words[-4:]])
 
 
 def _scalars(facts: dict[str, Any]) -> list[tuple[str, Any]]:

@@ -1,8 +1,8 @@
 """The entry point: runs a command and turns what went wrong into one line and an exit code.
 
-Exit codes: 0 done; 2 a mistake or a full disk, one line on stderr; 130, 143 and 129 stopped by
-SIGINT, SIGTERM and SIGHUP; 141 nobody reads the output any more. Anything else is a fault of the
-program and shows a traceback.
+Exit codes: 0 done; 1 `verify` found damage; 2 a mistake or a full disk, one line on stderr; 130,
+143 and 129 stopped by SIGINT, SIGTERM and SIGHUP; 141 nobody reads the output any more. Anything
+else is a fault of the program and shows a traceback.
 """
 
 import errno

@@ -81,6 +81,7 @@ class CheckpointSettings(Settings):
 
     every_seconds: float = Field(30.0, gt=0, description="seconds between commits")
     every_steps: OptionalInt = Field(None, ge=1, description="also every so many mini-batches")
+    keep: int = Field(1, ge=1, le=10_000, description="newest commits that can be gone back to")
 
 
 class RunSettings(Settings):

@@ -115,15 +115,21 @@ class Session:
         return session
 
     @classmethod
-    def resume(cls, path: Path, words: Sequence[str] = ()) -> Self:
+    def resume(cls, path: Path, words: Sequence[str] = (), *, at: int | None = None) -> Self:
         """Go on with a run from its last commit, to the bit.
 
+        Args:
+            path: of the run.
+            words: changes that the result does not depend on.
+            at: the step of an older commit that is kept, to go on from that one; what came after
+                it is gone then.
+
         Raises:
-            StreamlearnError: the run is finished, locked, foreign, damaged or newer, or its data
-                is not there; the run is as it was.
+            StreamlearnError: the run is finished, locked, foreign, damaged or newer, no commit of
+                that step is kept, or its data is not there; the run is as it was.
         """
         reader = RunReader(path)
-        manifest = reader.manifest()
+        manifest = reader.manifest() if at is None else reader.find_commit(at)
         if manifest is not None and manifest.status == "finished":
             raise RunStateError(
                 f"run {str(path)!r} is finished, so there is nothing to resume; look at it with "
@@ -136,8 +142,12 @@ class Session:
             session = cls(scenario, store, parts)
             if store.manifest is None:  # killed before its first commit: begin at the beginning
                 session._commit("running")
-            else:
+            elif at is None:
                 session._restore(store.read())
+            else:
+                commit = store.read().find_commit(at).commit
+                session._restore(store.read(at=commit))
+                store.rewind(commit)
         except BaseException:
             store.close()
             raise
@@ -255,6 +265,7 @@ class Session:
             },
             memories=loop.learner.memories(),
             summary=self._summary(tested),
+            keep=self.scenario.checkpoint.keep,
         )
         self._committed_step = loop.step
         self._committed_at = time.monotonic()

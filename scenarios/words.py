@@ -19,6 +19,7 @@ __all__ = ["RESUMABLE", "expanded", "override", "resolve", "scenario_from"]
 RESUMABLE = (
     "checkpoint.every_seconds",
     "checkpoint.every_steps",
+    "checkpoint.keep",
     "data.download",
     "data.on_error",
     "data.path",

@@ -3,7 +3,7 @@
 from .documents import FORMAT_VERSION
 from .layout import RunHeader, check_name, find_run, list_runs, resume_command
 from .lock import Writer
-from .manifest import ColumnEntry, Commit, LayerEntry, Manifest, Status
+from .manifest import ColumnEntry, Commit, KeptCommit, LayerEntry, Manifest, Status
 from .reader import RunReader
 from .writer import RunStore
 
@@ -11,6 +11,7 @@ __all__ = [
     "FORMAT_VERSION",
     "ColumnEntry",
     "Commit",
+    "KeptCommit",
     "LayerEntry",
     "Manifest",
     "RunHeader",

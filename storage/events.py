@@ -27,36 +27,49 @@ class EventLog:
     Args:
         path: of the file, which is made if it is missing.
         size: the committed bytes; whatever follows them is cut off.
+        checksum: the CRC-32 of the committed bytes.
 
     Attributes:
         size: the bytes of all complete lines.
+        checksum: the CRC-32 of these bytes.
 
     Raises:
         StorageError: the system refused.
     """
 
-    def __init__(self, path: Path, size: int) -> None:
+    def __init__(self, path: Path, size: int, checksum: int) -> None:
         self.path = path
         self.size = size
+        self.checksum = checksum
         self._torn = False  # whether something that is no line may follow them
         with translated("write", path):
-            self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            self._descriptor: int | None = files.open_file(path)
         try:
-            self._recover(size)
+            self.cut(size, checksum)
         except BaseException:
             self.close()
             raise
 
-    def _recover(self, committed: int) -> None:
+    def cut(self, committed: int, checksum: int) -> None:
+        """Go back to the committed bytes, whose CRC-32 is given.
+
+        Raises:
+            StorageError: the system refused.
+            RunStateError: the log is closed.
+        """
+        # Nothing is computed from the log, so a run does not end with it; but damage is said.
+        text = None
         with translated("write", self.path):
             found = os.fstat(self.require_open()).st_size
-            if found < committed:
-                self.size = read_events(self.path)[1]
+            self.size = committed if found >= committed else read_events(self.path)[1]
             self._cut(self.require_open())
+            self.checksum = files.checksum_of(self.require_open(), self.size)
         if found < committed:
-            # Nothing is computed from the log, so a run does not end with it; but it is said.
             lost = committed - self.size
             text = f"the event log lost {lost} of the {committed} bytes that were committed"
+        elif self.checksum != checksum:
+            text = f"the event log is damaged within the {committed} bytes that were committed"
+        if text is not None:
             self.append({"event": "notice", "text": text})
 
     def append(self, record: Mapping[str, Any]) -> None:
@@ -75,6 +88,7 @@ class EventLog:
             self._torn = True  # until it is whole, however it may be interrupted
             files.write_all(descriptor, line, self.size)
             self.size += len(line)
+            self.checksum = files.checksum(line, self.checksum)
             self._torn = False
 
     def sync(self) -> None:
@@ -105,7 +119,7 @@ class EventLog:
         return self._descriptor
 
     def _cut(self, descriptor: int) -> None:
-        os.ftruncate(descriptor, self.size)
+        files.truncate(descriptor, self.size)
         self._torn = False
 
 

@@ -1,15 +1,15 @@
 """Durable files: whole or absent, on the medium when the call returns, errors in plain words.
 
-Every change of a run's files goes through the few primitives below (`write_all`, `sync`, `rename`,
-`remove`, `make_directory`), so that a test can let any one of them fail. `Writing` adds up what is
-written, for the figures of a commit.
+Every change of a run's files goes through the few primitives below (`open_file`, `write_all`,
+`truncate`, `sync`, `rename`, `remove`, `make_directory`, `remove_directory`), so that a test can
+let any one of them fail, or see in which order they come. `Writing` adds up what is written, for
+the figures of a commit.
 """
 
 import contextlib
 import errno
 import fcntl
 import os
-import shutil
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,9 +19,12 @@ from streamlearn.errors import StorageError, StreamlearnError
 __all__ = [
     "Writing",
     "checksum",
+    "checksum_of",
     "make_directory",
+    "open_file",
     "read_bytes",
     "remove",
+    "remove_directory",
     "remove_tree",
     "rename",
     "size_of",
@@ -29,6 +32,7 @@ __all__ = [
     "sync_directory",
     "translated",
     "tree_bytes",
+    "truncate",
     "write_all",
 ]
 
@@ -46,6 +50,8 @@ _REMEDIES = {
     errno.ENOLCK: "use a file system that supports locks",
     errno.ENAMETOOLONG: "choose a shorter name",
 }
+
+_PIECE = 1 << 20
 
 # macOS answers fsync before the drive has written; this asks for the real thing.
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -83,7 +89,24 @@ def checksum(data: bytes | memoryview, start: int = 0) -> int:
     return zlib.crc32(data, start)
 
 
+def checksum_of(descriptor: int, size: int) -> int:
+    """The CRC-32 of the first bytes of an open file, which is not read all at once."""
+    total, offset = 0, 0
+    while offset < size:
+        data = os.pread(descriptor, min(_PIECE, size - offset), offset)
+        if not data:
+            break
+        total = checksum(data, total)
+        offset += len(data)
+    return total
+
+
 # -- the primitives ------------------------------------------------------------------------------
+
+
+def open_file(path: Path, *, empty: bool = False) -> int:
+    """The descriptor of a file to read and write, which is made if missing and may be emptied."""
+    return os.open(path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if empty else 0), 0o666)
 
 
 def write_all(descriptor: int, data: bytes, offset: int = 0) -> None:
@@ -93,6 +116,11 @@ def write_all(descriptor: int, data: bytes, offset: int = 0) -> None:
         written = os.pwrite(descriptor, view, offset)
         offset += written
         view = view[written:]
+
+
+def truncate(descriptor: int, size: int) -> None:
+    """Cut a file to a size."""
+    os.ftruncate(descriptor, size)
 
 
 def sync(descriptor: int) -> None:
@@ -122,6 +150,12 @@ def make_directory(path: Path) -> None:
     """Make one directory; one that is there already is as good as made."""
     with contextlib.suppress(FileExistsError):
         os.mkdir(path)
+
+
+def remove_directory(path: Path) -> None:
+    """Delete an empty directory; one that is gone already is as good as deleted."""
+    with contextlib.suppress(FileNotFoundError):
+        os.rmdir(path)
 
 
 # -- what they make ------------------------------------------------------------------------------
@@ -171,7 +205,9 @@ def remove_tree(path: Path) -> None:
     """
     with translated("delete", path):
         if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
+            for entry in sorted(path.iterdir()):
+                remove_tree(entry)
+            remove_directory(path)
         else:
             remove(path)
 
@@ -221,7 +257,7 @@ class Writing:
         temporary = self.scratch / path.name
         try:
             with translated("write", path):
-                descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666)
+                descriptor = open_file(temporary, empty=True)
                 try:
                     write_all(descriptor, data)
                     sync(descriptor)

@@ -7,14 +7,14 @@ earlier rows are the same then, so a reader of any commit finds its rows right.
 from __future__ import annotations
 
 import dataclasses
-import json
 from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import FormatError, RunStateError, ShapeError
 
-from . import documents, files
+from . import files
 from .codec import array_metadata, codec_for, group_metadata
 from .manifest import ColumnEntry, LayerEntry
+from .metadata import METADATA_NAME, read_metadata, seal_metadata
 
 if TYPE_CHECKING:  # torch, numpy and zarr take a second that no reader of manifests needs
     from collections.abc import Iterator, Sequence
@@ -22,14 +22,20 @@ if TYPE_CHECKING:  # torch, numpy and zarr take a second that no reader of manif
 
     from numpy.typing import NDArray
 
-    from streamlearn.memory import Columns, Memory
+    from streamlearn.memory import Memory
 
     from .codec import ArrayMetadata
     from .files import Writing
 
-__all__ = ["StoredColumn", "StoredLayer", "describe", "write_group"]
-
-_METADATA = "zarr.json"
+__all__ = [
+    "StoredColumn",
+    "StoredLayer",
+    "check_fits",
+    "describe",
+    "new_array",
+    "rows_checksum",
+    "write_group",
+]
 
 
 def describe(name: str, memory: Memory) -> LayerEntry:
@@ -78,8 +84,15 @@ def write_group(path: Path, attributes: dict[str, Any], writing: Writing) -> Non
         StorageError: the system refused.
     """
     writing.make_directory(path)
-    data = documents.encode(group_metadata(attributes), indent=2)
-    writing.replace(path / _METADATA, data)
+    writing.replace(path / METADATA_NAME, seal_metadata(group_metadata(attributes)))
+
+
+def new_array(entry: LayerEntry, name: str) -> ArrayMetadata:
+    """The metadata of a column of which no rows are shown yet."""
+    column = entry.columns[name]
+    # A bfloat16 is stored as the float32 that it equals; the attribute says so.
+    narrow = entry.dtype if name in ("key", "value") else column.dtype
+    return array_metadata(column.dtype, entry.block_rows, column.width, {"dtype": narrow})
 
 
 class StoredColumn:
@@ -91,22 +104,24 @@ class StoredColumn:
 
     def __init__(self, path: Path, entry: LayerEntry, column: ColumnEntry) -> None:
         self.path = path
-        file = path / _METADATA
+        file = path / METADATA_NAME
+        self._metadata: ArrayMetadata = read_metadata(file)
         try:
-            self._metadata: ArrayMetadata = documents.parse(file, files.read_bytes(file))
             self._codec = codec_for(self._metadata)
             row = () if column.width is None else (column.width,)
             expected = (entry.block_rows, *row), column.dtype
             if (self._codec.shape, str(self._codec.dtype)) != expected:
                 raise ValueError(f"it is not an array of {expected}")
-        except FileNotFoundError as error:
-            raise FormatError(f"{str(file)!r} is missing; put back a copy of this file") from error
         except ValueError as error:
-            if isinstance(error, FormatError):
-                raise
             raise FormatError(
                 f"{str(file)!r} is damaged ({error}); put back a copy of this file"
             ) from error
+
+    @property
+    def shown_rows(self) -> int:
+        """How many rows a plain reader of zarr is shown."""
+        rows: int = self._metadata["shape"][0]
+        return rows
 
     def shard_path(self, index: int) -> Path:
         """Where a shard lies."""
@@ -122,35 +137,45 @@ class StoredColumn:
         Raises:
             FormatError: the file is missing or damaged; names it.
         """
+        rows = self.decode(index, count)
+        if rows_checksum(rows) != int(checksum, 16):
+            raise FormatError(
+                f"{str(self.shard_path(index))!r} is damaged (its rows are not those that were "
+                "committed); put back a copy of this file"
+            )
+        return rows
+
+    def decode(self, index: int, count: int) -> NDArray[Any]:
+        """The first rows of a shard, of which only the codec's own checksums are looked at.
+
+        Raises:
+            FormatError: the file is missing or damaged; names it.
+        """
         path = self.shard_path(index)
         try:
-            rows = self._codec.decode(files.read_bytes(path), count)
+            return self._codec.decode(files.read_bytes(path), count)
         except FileNotFoundError as error:
             raise FormatError(f"{str(path)!r} is missing; put back a copy of this file") from error
         except ValueError as error:
             raise FormatError(
                 f"{str(path)!r} is damaged ({error}); put back a copy of this file"
             ) from error
-        if _checksum(rows) != int(checksum, 16):
-            raise FormatError(
-                f"{str(path)!r} is damaged (its rows are not those that were committed); "
-                "put back a copy of this file"
-            )
-        return rows
 
     def metadata_for(self, rows: int) -> bytes | None:
         """The text of `zarr.json` with this many rows, None if it says so already."""
-        shape = [rows, *self._metadata["shape"][1:]]
-        if self._metadata["shape"] == shape:
+        if self.shown_rows == rows:
             return None
-        return documents.encode({**self._metadata, "shape": shape}, indent=2)
+        return seal_metadata(self._with_rows(rows))
 
     def publish(self, rows: int, writing: Writing) -> None:
         """Let every reader of zarr see this many rows."""
         data = self.metadata_for(rows)
         if data is not None:
-            writing.replace(self.path / _METADATA, data)
-            self._metadata = json.loads(data)
+            writing.replace(self.path / METADATA_NAME, data)
+            self._metadata = self._with_rows(rows)
+
+    def _with_rows(self, rows: int) -> ArrayMetadata:
+        return {**self._metadata, "shape": [rows, *self._metadata["shape"][1:]]}
 
 
 class StoredLayer:
@@ -172,16 +197,11 @@ class StoredLayer:
         building = writing.scratch / "layer"
         files.remove_tree(building)
         write_group(building, {"dtype": entry.dtype}, writing)
-        for name, column in entry.columns.items():
-            # A bfloat16 is stored as the float32 that it equals; the attribute says so.
-            narrow = entry.dtype if name in ("key", "value") else column.dtype
-            metadata = array_metadata(
-                column.dtype, entry.block_rows, column.width, {"dtype": narrow}
-            )
+        for name in entry.columns:
             writing.make_directory(building / name)
             writing.make_directory(building / name / "c")
-            data = documents.encode(metadata, indent=2)
-            writing.replace(building / name / _METADATA, data)
+            data = seal_metadata(new_array(entry, name))
+            writing.replace(building / name / METADATA_NAME, data)
         writing.sync_directories()
         files.remove_tree(path)  # of a commit that was never finished
         writing.rename(building, path)
@@ -224,7 +244,7 @@ class StoredLayer:
             columns = memory.host_columns(index)
             for name, stored in self.columns.items():
                 rows, known = columns[name], checksums[name]
-                total = _checksum(rows[:committed])
+                total = rows_checksum(rows[:committed])
                 if committed and total != int(known[index], 16):
                     raise RunStateError(
                         f"layer {entry.name!r} has other tuples in block {index} than are "
@@ -233,7 +253,7 @@ class StoredLayer:
                 if committed == block.count:
                     continue
                 # The checksum goes on from the rows that were there to all of them.
-                known[index:] = [f"{_checksum(rows[committed:], total):08x}"]
+                known[index:] = [f"{rows_checksum(rows[committed:], total):08x}"]
                 path = stored.shard_path(index)
                 if path.parent != stored.path / "c":
                     writing.make_directory(path.parent)
@@ -247,16 +267,14 @@ class StoredLayer:
             },
         )
 
-    def read(self, entry: LayerEntry, shard: int) -> Columns:
-        """The committed rows of one shard.
+    def read_column(self, entry: LayerEntry, column: str, shard: int) -> NDArray[Any]:
+        """The committed rows of one column of a shard.
 
         Raises:
-            FormatError: a file is missing or damaged; names it.
+            FormatError: the file is missing or damaged; names it.
         """
-        return {
-            name: stored.read(shard, entry.rows_in(shard), entry.columns[name].checksums[shard])
-            for name, stored in self.columns.items()
-        }
+        checksum = entry.columns[column].checksums[shard]
+        return self.columns[column].read(shard, entry.rows_in(shard), checksum)
 
     def publications(self, entry: LayerEntry) -> int:
         """By how many bytes `publish` will let the files grow."""
@@ -264,7 +282,7 @@ class StoredLayer:
         for stored in self.columns.values():
             data = stored.metadata_for(entry.rows)
             if data is not None:
-                grown += len(data) - files.size_of(stored.path / _METADATA)
+                grown += len(data) - files.size_of(stored.path / METADATA_NAME)
         return grown
 
     def publish(self, entry: LayerEntry, writing: Writing) -> None:
@@ -281,5 +299,6 @@ class StoredLayer:
                         yield path
 
 
-def _checksum(rows: NDArray[Any], start: int = 0) -> int:
+def rows_checksum(rows: NDArray[Any], start: int = 0) -> int:
+    """The CRC-32 of the numbers of rows, continued from that of the rows before them."""
     return files.checksum(rows.data.cast("B") if rows.size else b"", start)

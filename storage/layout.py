@@ -17,7 +17,9 @@ __all__ = [
     "RunHeader",
     "check_name",
     "find_run",
+    "is_run",
     "list_runs",
+    "not_a_run",
     "read_header",
     "resume_command",
 ]
@@ -48,6 +50,11 @@ class Layout:
         return self.path / "manifest.json"
 
     @property
+    def commits(self) -> Path:
+        """The folder of older commits that are kept."""
+        return self.path / "commits"
+
+    @property
     def events(self) -> Path:
         """The event log."""
         return self.path / "events.jsonl"
@@ -76,6 +83,10 @@ class Layout:
     def scratch(self) -> Path:
         """Files that have no name yet."""
         return self.path / "tmp"
+
+    def kept(self, commit: int) -> Path:
+        """The manifest of an older commit that is kept."""
+        return self.commits / f"{commit:08d}.json"
 
     def layer(self, name: str) -> Path:
         """The zarr group of one layer."""
@@ -135,10 +146,10 @@ def read_header(layout: Layout) -> tuple[RunHeader, dict[str, Any]]:
     try:
         data = files.read_bytes(layout.header)
     except FileNotFoundError as error:
-        raise _not_a_run(layout.path) from error
+        raise not_a_run(layout.path) from error
     found = documents.parse(layout.header, data)
     if not isinstance(found, dict) or found.get("format") != RUN_KIND:
-        raise _not_a_run(layout.path)
+        raise not_a_run(layout.path)
     found = documents.unseal(RUN_KIND, layout.header, data)
     try:
         text = files.read_bytes(layout.scenario)
@@ -216,7 +227,8 @@ def list_runs(runs: Path) -> list[Path]:
     return [path for path in entries if not path.name.startswith(".") and is_run(path)]
 
 
-def _not_a_run(path: Path) -> RunNotFoundError:
+def not_a_run(path: Path) -> RunNotFoundError:
+    """The refusal of a directory that is no run."""
     what = "is not a run of streamlearn" if os.path.isdir(path) else "is not there"
     return RunNotFoundError(
         f"{str(path)!r} {what}; give the path of a run, or its name in the folder of runs"

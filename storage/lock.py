@@ -12,13 +12,14 @@ import socket
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from streamlearn.errors import RunLockedError
 
 from . import files
 from .files import translated
 
-__all__ = ["RunLock", "Writer", "current_writer"]
+__all__ = ["RunLock", "Writer", "current_writer", "is_lock_text"]
 
 # Always the same number of bytes in one write, so that no reader meets half of another text.
 _TEXT_BYTES = 512
@@ -44,12 +45,12 @@ class RunLock:
     def __init__(self, path: Path) -> None:
         self.path = path
         with translated("write", path):
-            descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+            descriptor = files.open_file(path)
         try:
             self._take(descriptor)
-            owner = {"pid": os.getpid(), "host": socket.gethostname()[:256]}
+            owner = {"pid": os.getpid(), "host": socket.gethostname()[:64]}
             with translated("write", path):
-                files.write_all(descriptor, json.dumps(owner).encode("ascii").ljust(_TEXT_BYTES))
+                files.write_all(descriptor, _signed(owner))
         except BaseException:
             os.close(descriptor)
             raise
@@ -100,6 +101,24 @@ def current_writer(path: Path) -> Writer | None:
             return _read_owner(descriptor) or Writer(0, "unknown")
     finally:
         os.close(descriptor)
+
+
+def is_lock_text(data: bytes) -> bool:
+    """Whether a lock file holds what a writer writes, or nothing (as after a loss of power)."""
+    if not data.strip(b"\0"):
+        return True
+    try:
+        found = json.loads(data)
+        del found["checksum"]
+        return data == _signed(found)
+    except (ValueError, KeyError, TypeError):
+        return False
+
+
+def _signed(owner: dict[str, Any]) -> bytes:
+    """The text of the file: who holds the lock, and a checksum of that."""
+    checksum = f"{files.checksum(json.dumps(owner).encode('ascii')):08x}"
+    return json.dumps({**owner, "checksum": checksum}).encode("ascii").ljust(_TEXT_BYTES)
 
 
 def _try_lock(descriptor: int, kind: int) -> bool:

@@ -17,7 +17,15 @@ from . import documents
 from .documents import FORMAT_VERSION
 from .layout import check_name
 
-__all__ = ["FORMAT_VERSION", "ColumnEntry", "Commit", "LayerEntry", "Manifest", "Status"]
+__all__ = [
+    "FORMAT_VERSION",
+    "ColumnEntry",
+    "Commit",
+    "KeptCommit",
+    "LayerEntry",
+    "Manifest",
+    "Status",
+]
 
 Status = Literal["running", "stopped", "finished"]
 """Still learning (or crashed while learning), stopped on purpose, or at the end of its stream."""
@@ -76,12 +84,26 @@ class LayerEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptCommit:
+    """An older commit that can still be gone back to.
+
+    commit, step, state_file: as in its manifest. checksum: the CRC-32 of the file that holds it.
+    """
+
+    commit: int
+    step: int
+    state_file: str
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
 class Manifest:
     """One commit: what a run knew at a step.
 
     commit: 1 for the first. samples: scored so far. time: of the commit, seconds since 1970.
-    state_file: below the run. event_bytes: of the event log that belong to the commit.
-    summary: what the session wants to be shown. disk_bytes: of the whole run.
+    state_file: below the run. event_bytes: of the event log that belong to the commit, and
+    event_checksum their CRC-32. summary: what the session wants to be shown. disk_bytes: of the
+    whole run. kept: the older commits that are kept, oldest first.
     """
 
     commit: int
@@ -92,9 +114,11 @@ class Manifest:
     state_file: str
     state_checksum: str
     event_bytes: int
+    event_checksum: str
     layers: Mapping[str, LayerEntry]
     summary: Mapping[str, Any] = field(default_factory=dict)
     disk_bytes: int = 0
+    kept: tuple[KeptCommit, ...] = ()
     version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -107,6 +131,16 @@ class Manifest:
                 f"step={self.step} and samples={self.samples} must not be negative; "
                 "count both from 0"
             )
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """The steps that can be gone back to, this commit's own among them."""
+        return tuple(sorted({self.step, *(kept.step for kept in self.kept)}))
+
+    @property
+    def state_files(self) -> frozenset[str]:
+        """The state files of this commit and of those that are kept."""
+        return frozenset({self.state_file, *(kept.state_file for kept in self.kept)})
 
     def to_bytes(self) -> bytes:
         """The text of the file."""
@@ -147,8 +181,18 @@ class Manifest:
             }
             for name in layers:
                 check_name(name, "layer")
-            if not _STATE_FILE.fullmatch(found["state_file"]):
-                raise ValueError(f"state_file={found['state_file']!r}")
+            kept = tuple(
+                KeptCommit(
+                    int(older["commit"]),
+                    int(older["step"]),
+                    older["state_file"],
+                    str(older["checksum"]),
+                )
+                for older in found["kept"]
+            )
+            for state_file in (found["state_file"], *(older.state_file for older in kept)):
+                if not _STATE_FILE.fullmatch(state_file):
+                    raise ValueError(f"state_file={state_file!r}")
             return cls(
                 commit=int(found["commit"]),
                 step=int(found["step"]),
@@ -158,9 +202,11 @@ class Manifest:
                 state_file=found["state_file"],
                 state_checksum=str(found["state_checksum"]),
                 event_bytes=int(found["event_bytes"]),
+                event_checksum=str(found["event_checksum"]),
                 layers=layers,
                 summary=dict(found["summary"]),
                 disk_bytes=int(found["disk_bytes"]),
+                kept=kept,
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(

@@ -1,7 +1,7 @@
 """Reading a run, also while it is written: always a committed state, and nothing is changed.
 
 Rows and states that the manifest names are never changed by the next commit; only the state file of
-the last but one goes away, and a reader that meets that looks at the manifest again.
+a commit that is no longer kept goes away, and a reader that meets that looks at the manifest again.
 """
 
 from __future__ import annotations
@@ -13,12 +13,15 @@ from streamlearn.errors import ConfigError, FormatError, RunStateError, ShapeErr
 
 from . import files
 from .events import read_events
+from .kept import find_commit, read_kept
 from .layers import StoredLayer, check_fits
 from .layout import Layout, RunHeader, read_header
 from .lock import Writer, current_writer
 from .manifest import LayerEntry, Manifest
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from streamlearn.memory import Columns, Memory
     from streamlearn.state import StateTree
 
@@ -48,6 +51,7 @@ class RunReader:
 
     Args:
         path: the directory of the run.
+        at: the number of an older commit that is kept, to read it instead of the newest.
 
     Attributes:
         path: the same, absolute.
@@ -60,8 +64,9 @@ class RunReader:
         StorageError: the system refused.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, *, at: int | None = None) -> None:
         self.path = Path(path).absolute()
+        self._at = at
         self._layout = Layout(self.path)
         self.header: RunHeader
         self.scenario: dict[str, Any]
@@ -70,14 +75,27 @@ class RunReader:
         self._layers: dict[str, StoredLayer] = {}
 
     def manifest(self) -> Manifest | None:
-        """The newest commit, None if the run was created but has never committed.
+        """The newest commit, or the one chosen; None if the run has never committed.
 
         Raises:
+            RunStateError: the one chosen is not kept any more.
             FormatError: the file is damaged or of a newer version; names it.
             StorageError: the system refused.
         """
         self._commit = read_manifest(self._layout)
+        if self._commit is not None and self._at is not None:
+            self._commit = read_kept(self._layout, self._commit, self._at)
         return self._commit
+
+    def find_commit(self, step: int) -> Manifest:
+        """The commit of a step to go on from: the newest of this step that is not finished.
+
+        Raises:
+            RunStateError: none is kept; lists the steps that there are.
+            FormatError: a file is missing or damaged; names it.
+            StorageError: the system refused.
+        """
+        return find_commit(self._layout, self._newest(), step)
 
     def state(self) -> StateTree:
         """The state tree of the newest commit, to the bit.
@@ -101,7 +119,7 @@ class RunReader:
             if data and f"{files.checksum(data):08x}" == commit.state_checksum:
                 return decode_state(path, data)
             seen, commit = commit, self._newest()
-            if commit.commit == seen.commit:
+            if commit == seen:
                 raise FormatError(
                     f"{str(path)!r} is damaged ({reason}); put back a copy of this file"
                 )
@@ -124,7 +142,7 @@ class RunReader:
                 "load into an empty one"
             )
         for shard in range(entry.shards):
-            memory.load_columns(self._layer(entry).read(entry, shard))
+            memory.load_columns(self._read(entry, shard))
 
     def columns(self, name: str, start: int, stop: int) -> Columns:
         """A layer's committed rows from `start` up to `stop`, by column.
@@ -152,10 +170,21 @@ class RunReader:
         while start < stop:
             shard, first = divmod(start, entry.block_rows)
             rows = slice(first, first + min(stop - start, entry.block_rows - first))
-            for key, column in self._layer(entry).read(entry, shard).items():
+            for key, column in self._read(entry, shard).items():
                 parts[key].append(column[rows])
             start += rows.stop - rows.start
         return {key: np.concatenate(arrays) for key, arrays in parts.items()}
+
+    def shard(self, name: str, column: str, shard: int) -> NDArray[Any]:
+        """The committed rows of one shard of one column of a layer.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            FormatError: a file is missing or damaged; names it.
+            RunStateError: the run has never committed.
+            StorageError: the system refused.
+        """
+        return self._read_column(self._entry(name), column, shard)
 
     def events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
         """The complete lines of the event log from a byte offset on, and the next offset.
@@ -193,6 +222,21 @@ class RunReader:
                 f"it has {', '.join(map(repr, commit.layers)) or 'none'}"
             )
         return commit.layers[name]
+
+    def _read(self, entry: LayerEntry, shard: int) -> Columns:
+        return {name: self._read_column(entry, name, shard) for name in entry.columns}
+
+    def _read_column(self, entry: LayerEntry, column: str, shard: int) -> NDArray[Any]:
+        try:
+            return self._layer(entry).read_column(entry, column, shard)
+        except FormatError:
+            newest, read = read_manifest(self._layout), self._commit
+            if newest is None or read is None or newest == read or newest.commit > read.commit:
+                raise
+            raise RunStateError(
+                f"commit {read.commit} of the run {str(self.path)!r} was dropped while it was "
+                "read, for the run went back to an older one; read it again"
+            ) from None
 
     def _layer(self, entry: LayerEntry) -> StoredLayer:
         if entry.name not in self._layers:

@@ -2,10 +2,11 @@
 
 The order of a commit is what makes it one:
 
-1. the shards with new rows and the state file, each written aside, synced and renamed;
+1. the shards with new rows, the state file and the manifest of the commit before, where it is to
+   be kept, each written aside, synced and renamed;
 2. the event log and every directory with a new name are synced;
 3. the manifest moves: this is the commit;
-4. only now do the zarr arrays show the new rows, and the old state file goes.
+4. only now do the zarr arrays show the new rows, and what is not kept goes.
 
 Whatever fails, `_settle` brings the run back to what the manifest says.
 """
@@ -23,15 +24,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from streamlearn import __version__
-from streamlearn.errors import RunExistsError, RunStateError
+from streamlearn.errors import RunStateError
 
 from . import documents, files
+from .creation import build_run, make_directories, run_exists
 from .events import EventLog
 from .files import Writing
-from .layers import StoredLayer, check_fits, describe, write_group
-from .layout import RUN_KIND, Layout, check_name, read_header
+from .kept import check_keep, keep_commit, named_files, read_kept
+from .layers import StoredLayer, check_fits, describe
+from .layout import Layout, check_name, read_header
 from .lock import RunLock
-from .manifest import Commit, LayerEntry, Manifest, Status
+from .manifest import Commit, KeptCommit, LayerEntry, Manifest, Status
 from .reader import RunReader, read_manifest
 
 if TYPE_CHECKING:
@@ -67,7 +70,7 @@ class RunStore:
         self._other_bytes = 0  # of all files but the manifest and the event log
         self._settled = False  # whether all this is known to be what the disk says
         self._settle()
-        self._log = EventLog(layout.events, self.manifest.event_bytes if self.manifest else 0)
+        self._log = EventLog(layout.events, *_committed_events(self.manifest))
 
     @classmethod
     def create(
@@ -92,7 +95,7 @@ class RunStore:
         runs = Path(runs).absolute()
         target = runs / name
         if os.path.lexists(target):
-            raise _exists(target)
+            raise run_exists(target)
         header = {
             "id": uuid.uuid4().hex,
             "name": name,
@@ -101,17 +104,17 @@ class RunStore:
             "program": __version__,
             "scenario_checksum": f"{files.checksum(settings):08x}",
         }
-        _make_directories(runs)
+        make_directories(runs)
         made = runs / f".making-{uuid.uuid4().hex}"
         lock = None
         try:
-            lock = _build(Layout(made), header, settings)
+            lock = build_run(Layout(made), header, settings)
             with files.translated("write", target):
                 try:
                     files.rename(made, target)
                 except OSError as error:
                     if os.path.lexists(target):  # made by somebody else in the meantime
-                        raise _exists(target) from error
+                        raise run_exists(target) from error
                     raise
             made = target
             files.sync_directory(runs)
@@ -153,6 +156,7 @@ class RunStore:
         state: StateTree,
         memories: Mapping[str, Memory],
         summary: Mapping[str, Any],
+        keep: int = 1,
     ) -> Commit:
         """Make everything up to now durable, in one step.
 
@@ -164,9 +168,11 @@ class RunStore:
             memories: the memory of each growing layer, by its name; only what was appended since
                 the last commit is written.
             summary: what `inspect` and others show without loading anything.
+            keep: how many of the newest commits can be gone back to, this one among them.
 
         Raises:
-            ConfigError: a layer's name cannot be a directory's, or the status is unknown.
+            ConfigError: a layer's name cannot be a directory's, the status is unknown, or `keep`
+                is less than one.
             ShapeError: a memory is of another kind than the one that is committed.
             RunStateError: a committed layer or row is missing; or the run is closed.
             FormatError: something in the state or the summary cannot be saved.
@@ -175,6 +181,7 @@ class RunStore:
         from .states import encode_state
 
         self._log.require_open()
+        check_keep(keep)
         started = time.perf_counter()
         event_bytes_before = self.manifest.event_bytes if self.manifest else 0
         if not self._settled:
@@ -190,14 +197,24 @@ class RunStore:
         for name, memory in memories.items():
             layers[name], revisions[name] = self._write_layer(name, memory, writing)
         writing.replace(self.path / draft.state_file, data)
+        kept: tuple[KeptCommit, ...] = ()
+        if self.manifest and keep > 1:
+            entry_before = keep_commit(self._layout, self.manifest, writing)
+            kept = (*self.manifest.kept, entry_before)[1 - keep :]
         self._log.sync()
         writing.sync_directories()
 
-        before = self.manifest
-        replaced = self.path / before.state_file if before else None
-        grown = writing.bytes_grown - (files.size_of(replaced) if replaced else 0)
+        draft = dataclasses.replace(
+            draft,
+            layers=layers,
+            kept=kept,
+            event_bytes=self._log.size,
+            event_checksum=f"{self._log.checksum:08x}",
+        )
+        named = named_files(self._layout, draft)
+        gone = sorted(named_files(self._layout, self.manifest) - named)
+        grown = writing.bytes_grown - sum(map(files.size_of, gone))
         grown += sum(self._layers[name].publications(entry) for name, entry in layers.items())
-        draft = dataclasses.replace(draft, layers=layers, event_bytes=self._log.size)
         manifest, text = _with_disk_bytes(draft, self._other_bytes + grown + self._log.size)
         self._revisions[manifest.commit] = revisions
         writing.replace(self._layout.manifest, text)
@@ -207,8 +224,8 @@ class RunStore:
         for name, entry in layers.items():
             self._layers[name].publish(entry, writing)
         writing.sync_directories()
-        if replaced is not None:
-            writing.remove(replaced)
+        for path in gone:
+            writing.remove(path)
         self._revisions = {manifest.commit: revisions}
         self._other_bytes += grown
         self._settled = True
@@ -218,6 +235,44 @@ class RunStore:
             seconds=time.perf_counter() - started,
             time=manifest.time,
         )
+
+    def rewind(self, commit: int) -> None:
+        """Go back to an older commit that is kept; everything after it is gone for good.
+
+        What was loaded from that commit is known to be as it is committed.
+
+        Args:
+            commit: the number of it.
+
+        Raises:
+            RunStateError: it is not kept, or the run is closed.
+            FormatError: its manifest is damaged; names the file.
+            StorageError: the system refused; the run is at the newest commit or at that one.
+        """
+        self._log.require_open()
+        if not self._settled:
+            self._settle()
+        if self.manifest is None:
+            raise RunStateError(
+                f"the run {str(self.path)!r} has never committed, so it cannot go back; "
+                "start it again under another name"
+            )
+        manifest = read_kept(self._layout, self.manifest, commit)
+        writing = Writing(self._layout.scratch)
+        if manifest != self.manifest:
+            self._settled = False
+            for name, entry in manifest.layers.items():
+                self._layers[name].publish(entry, writing)  # no plain reader sees what will go
+            writing.sync_directories()
+            # From here on the newer commits are no more, and not before that is durable (which
+            # `_settle` sees to) is anything written or deleted that one of them named.
+            writing.replace(self._layout.manifest, manifest.to_bytes())
+            self._settle()
+        self._revisions = {commit: self._revisions.get(commit, {})}
+        self._log.cut(*_committed_events(manifest))
+        self.manifest, text = _with_disk_bytes(manifest, self._other_bytes + self._log.size)
+        writing.replace(self._layout.manifest, text)
+        writing.sync_directories()
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Add a line to the event log, with the time; readers see it at once.
@@ -231,9 +286,13 @@ class RunStore:
         """
         self._log.append(record)
 
-    def read(self) -> RunReader:
-        """A reader of this run; a memory that it loads is not written again."""
-        return _OwnReader(self)
+    def read(self, *, at: int | None = None) -> RunReader:
+        """A reader of this run; a memory that it loads is not written again.
+
+        Args:
+            at: the number of an older commit that is kept, to be gone back to.
+        """
+        return _OwnReader(self, at)
 
     def close(self) -> None:
         """Let the next writer in; what was not committed is lost. Harmless if it is closed."""
@@ -263,9 +322,10 @@ class RunStore:
         files.remove_tree(layout.scratch)
         writing.make_directory(layout.scratch)
         layers = self.manifest.layers if self.manifest else {}
-        state = self.path / self.manifest.state_file if self.manifest else None
-        for path in _entries(layout.states):
-            if path != state:
+        writing.make_directory(layout.commits)
+        named = named_files(layout, self.manifest)
+        for path in (*_entries(layout.states), *_entries(layout.commits)):
+            if path not in named:
                 files.remove_tree(path)
         for path in _entries(layout.layers):
             if path.is_dir() and path.name not in layers:
@@ -298,7 +358,7 @@ class RunStore:
         before = self.manifest
         number = before.commit + 1 if before else 1
         state_file = f"state/{step:012d}.safetensors"
-        if before and before.state_file == state_file:
+        if before and state_file in before.state_files:
             # A state that a commit names is never written over.
             state_file = f"state/{step:012d}-{number}.safetensors"
         return Manifest(
@@ -310,6 +370,7 @@ class RunStore:
             state_file=state_file,
             state_checksum=f"{files.checksum(state):08x}",
             event_bytes=0,
+            event_checksum="",
             layers={},
             summary=summary,
         )
@@ -339,33 +400,14 @@ class RunStore:
 class _OwnReader(RunReader):
     """The writer's own reader: it tells the writer what it loaded."""
 
-    def __init__(self, store: RunStore) -> None:
-        super().__init__(store.path)
+    def __init__(self, store: RunStore, at: int | None) -> None:
+        super().__init__(store.path, at=at)
         self._store = store
 
     def load_memory(self, name: str, memory: Memory) -> None:
         super().load_memory(name, memory)
         if self._commit is not None:
             self._store._loaded(self._commit.commit, name, memory)
-
-
-def _build(layout: Layout, header: dict[str, Any], scenario: bytes) -> RunLock:
-    """Make the files of a new run where nobody looks for one; the lock is held."""
-    writing = Writing(layout.scratch)
-    for path in (layout.path, layout.scratch, layout.states):
-        writing.make_directory(path)
-    lock = RunLock(layout.lock)
-    try:
-        writing.replace(layout.events, b"")
-        write_group(layout.group, {"format": RUN_KIND}, writing)
-        write_group(layout.layers, {}, writing)
-        writing.replace(layout.scenario, scenario)
-        writing.replace(layout.header, documents.seal(RUN_KIND, header))
-        writing.sync_directories()
-    except BaseException:
-        lock.release()
-        raise
-    return lock
 
 
 def _with_disk_bytes(manifest: Manifest, others: int) -> tuple[Manifest, bytes]:
@@ -380,23 +422,11 @@ def _with_disk_bytes(manifest: Manifest, others: int) -> tuple[Manifest, bytes]:
     return manifest, text
 
 
-def _make_directories(path: Path) -> None:
-    """Make a directory and those above it, each durable."""
-    if os.path.isdir(path):
-        return
-    _make_directories(path.parent)
-    with files.translated("write", path):
-        files.make_directory(path)
-    files.sync_directory(path.parent)
+def _committed_events(manifest: Manifest | None) -> tuple[int, int]:
+    """How many bytes of the event log are committed, and their checksum."""
+    return (manifest.event_bytes, int(manifest.event_checksum, 16)) if manifest else (0, 0)
 
 
 def _entries(path: Path) -> list[Path]:
     with files.translated("read", path):
         return sorted(path.iterdir())
-
-
-def _exists(path: Path) -> RunExistsError:
-    return RunExistsError(
-        f"there is already a run {str(path)!r}; choose another run.name=, or go on with it by "
-        "`streamlearn resume`"
-    )

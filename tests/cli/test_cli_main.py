@@ -10,6 +10,10 @@ from streamlearn.cli.completion import complete_run, complete_word
 from streamlearn.cli.main import main
 
 Capture = pytest.CaptureFixture[str]
+COMMANDS = (
+    *("run", "resume", "scenarios", "inspect", "info"),
+    *("watch", "evaluate", "verify", "export"),
+)
 
 
 def run(words: list[str], environment: dict[str, str], **settings: object) -> str:
@@ -56,11 +60,11 @@ def test_help_names_every_command(capsys: Capture) -> None:
     for words in ([], ["--help"], ["-h"]):
         assert main(words) == 0
         text = capsys.readouterr().out
-        for command in ("run", "resume", "scenarios", "inspect", "watch", "evaluate"):
+        for command in COMMANDS:
             assert f" {command} " in text
 
 
-@pytest.mark.parametrize("command", ["run", "resume", "scenarios", "inspect", "watch", "evaluate"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_json_and_help(command: str, capsys: Capture) -> None:
     assert main([command, "--help"]) == 0
     text = capsys.readouterr().out

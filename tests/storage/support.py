@@ -18,7 +18,16 @@ KEY_WIDTH = 6
 VALUE_WIDTH = 3
 BLOCK_ROWS = 512
 LAYER = "hidden.0"
-PRIMITIVES = ("write_all", "sync", "rename", "remove", "make_directory")
+PRIMITIVES = (
+    "open_file",
+    "write_all",
+    "truncate",
+    "sync",
+    "rename",
+    "remove",
+    "make_directory",
+    "remove_directory",
+)
 
 
 def make_memory(dtype: torch.dtype = torch.float32) -> Memory:
@@ -120,16 +129,14 @@ class Faults:
     def none(self) -> None:
         self.calls, self._at = 0, None
 
-    def _wrap(self, name: str, primitive: Callable[..., None]) -> Callable[..., None]:
-        def call(*arguments: Any) -> None:
+    def _wrap(self, name: str, primitive: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **more: Any) -> Any:
             number, self.calls = self.calls, self.calls + 1
             hit = self._at is not None and (
                 number >= self._at if self._for_ever else number == self._at
             )
             if not hit:
-                if name != "sync":
-                    primitive(*arguments)
-                return
+                return None if name == "sync" else primitive(*arguments, **more)
             if name == "write_all" and number == self._at:
                 descriptor, data, *rest = arguments
                 primitive(descriptor, data[: len(data) // 2], *rest)

@@ -1,0 +1,321 @@
+"""Whether a run is whole: every byte that a kept commit needs is read and compared with a checksum.
+
+Nothing is changed. A shard is read once, whichever commits it belongs to: an older commit is a
+checksum of its first rows.
+"""
+
+from __future__ import annotations
+
+import errno
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from streamlearn.errors import FormatError, RunNotFoundError, StorageError, StreamlearnError
+
+from . import files
+from .kept import read_kept
+from .layers import StoredColumn, rows_checksum
+from .layout import Layout, not_a_run, read_header
+from .lock import is_lock_text
+from .manifest import Manifest
+from .metadata import METADATA_NAME, read_metadata
+from .reader import read_manifest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from .manifest import LayerEntry
+
+__all__ = ["CheckedCommit", "Damage", "Verification", "check_run", "verify"]
+
+_ATTEMPTS = 5
+_Seen = TypeVar("_Seen")
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A file that is not as it was written.
+
+    file: below the run. problem: what is wrong, as in "is damaged (it is empty)". commits: those
+    that cannot be gone on from for it; none where only what people read is concerned.
+    """
+
+    file: str
+    problem: str
+    commits: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedCommit:
+    """A commit of a run, and whether it can be gone on from."""
+
+    commit: int
+    step: int
+    whole: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Verification:
+    """What `verify` found.
+
+    run: the directory. commits: oldest first. files, bytes: how many were read.
+    """
+
+    run: str
+    commits: tuple[CheckedCommit, ...]
+    damage: tuple[Damage, ...]
+    files: int
+    bytes: int
+
+    @property
+    def whole(self) -> bool:
+        """Whether no damage was found."""
+        return not self.damage
+
+    @property
+    def newest_whole(self) -> CheckedCommit | None:
+        """The newest commit that can be gone on from."""
+        return next((commit for commit in reversed(self.commits) if commit.whole), None)
+
+
+def verify(path: Path) -> Verification:
+    """Read everything of every commit that a run keeps; also while it is written.
+
+    Raises:
+        RunNotFoundError: there is no such directory, or it is not a run.
+        StorageError: this user may not read it.
+    """
+    layout = Layout(Path(path).absolute())
+    found = None
+    for _ in range(_ATTEMPTS):
+        before = _text(layout.manifest)
+        found, _manifests = check_run(layout)
+        # What is missing may have gone because a newer commit came meanwhile.
+        if found.whole or _text(layout.manifest) == before:
+            break
+    if found is None:
+        raise not_a_run(layout.path)
+    return found
+
+
+def check_run(layout: Layout) -> tuple[Verification, list[Manifest]]:
+    """Check a run that nobody writes to; also gives the commits whose manifests are whole.
+
+    Raises:
+        RunNotFoundError: there is no such directory, or it is not a run.
+        StorageError: this user may not read it.
+    """
+    check = _Check(layout)
+    check.everything()
+    spoilt = {number for damage in check.damage for number in damage.commits}
+    known = {manifest.commit: manifest.step for manifest in check.manifests} | check.unreadable
+    commits = tuple(
+        CheckedCommit(number, step, number not in spoilt) for number, step in sorted(known.items())
+    )
+    damage = tuple(check.damage)
+    found = Verification(str(layout.path), commits, damage, check.files, check.bytes)
+    return found, check.manifests
+
+
+class _Check:
+    """One reading of a run.
+
+    complete: whether the newest commit is known. manifests: of the commits that can be read,
+    oldest first. unreadable: the steps of the others, by their numbers.
+    """
+
+    def __init__(self, layout: Layout) -> None:
+        if not layout.header.is_file():
+            raise not_a_run(layout.path)
+        self.layout = layout
+        self.complete = False
+        self.manifests: list[Manifest] = []
+        self.unreadable: dict[int, int] = {}
+        self.damage: list[Damage] = []
+        self.files = 0
+        self.bytes = 0
+
+    def everything(self) -> None:
+        """Check all files; the manifests first, for they say what there is."""
+        self._manifests()
+        every = [manifest.commit for manifest in self.manifests]
+        self._try(self.layout.header, every, self._header)
+        for manifest in self.manifests:
+            path = self.layout.path / manifest.state_file
+            self._try(path, [manifest.commit], _state, path, manifest)
+        self._groups()
+        for name in {name: None for manifest in self.manifests for name in manifest.layers}:
+            self._layer(name)
+        self._try(self.layout.events, [], self._events)
+        self._try(self.layout.lock, [], self._lock)
+
+    def _try(
+        self, path: Path, commits: Sequence[int], look: Callable[..., _Seen], *arguments: Any
+    ) -> _Seen | None:
+        """Let one file be looked at, and note what is wrong with it."""
+        self._count(path)
+        try:
+            return look(*arguments)
+        except (FormatError, RunNotFoundError) as error:
+            self._note(path, error, commits)
+        except StorageError as error:
+            if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE):
+                raise
+            self._note(path, error, commits)
+        return None
+
+    def _note(self, path: Path, error: StreamlearnError, commits: Sequence[int]) -> None:
+        message = str(error)
+        if repr(str(self.layout.scenario)) in message:
+            path = self.layout.scenario
+        problem = message.rpartition("; ")[0].removeprefix(f"{str(path)!r} ")
+        name = str(path.relative_to(self.layout.path))
+        self.damage.append(Damage(name, problem, tuple(sorted(set(commits)))))
+
+    def _count(self, path: Path) -> None:
+        try:
+            size = path.stat().st_size
+        except OSError:
+            return  # what is missing is noted where it is read
+        self.files += 1
+        self.bytes += size
+
+    def _manifests(self) -> None:
+        layout = self.layout
+        newest = self._try(layout.manifest, [], read_manifest, layout)
+        if newest is None:
+            self._orphans(lost=not self.damage)
+            return
+        for entry in newest.kept:
+            self.unreadable[entry.commit] = entry.step
+            path, numbers = layout.kept(entry.commit), [entry.commit]
+            older = self._try(path, numbers, read_kept, layout, newest, entry.commit)
+            self.manifests += [older] if older else []
+        self.manifests.append(newest)
+        self.complete = True
+
+    def _orphans(self, lost: bool) -> None:
+        """What is kept of a run whose manifest cannot be read, or (lost) is not there."""
+        paths = sorted(self.layout.commits.glob("*.json")) if self.layout.commits.is_dir() else []
+        for path in paths:
+            older = self._try(path, [], _orphan, path)
+            self.manifests += [older] if older else []
+        if paths and lost:
+            self.damage.append(Damage(self.layout.manifest.name, "is missing", ()))
+
+    def _header(self) -> None:
+        self._count(self.layout.scenario)
+        read_header(self.layout)
+
+    def _groups(self) -> None:
+        layers = {name for manifest in self.manifests for name in manifest.layers}
+        groups = [self.layout.group, self.layout.layers, *map(self.layout.layer, sorted(layers))]
+        for path in (group / METADATA_NAME for group in groups):
+            self._try(path, [], read_metadata, path)
+
+    def _layer(self, name: str) -> None:
+        holders = [manifest for manifest in self.manifests if name in manifest.layers]
+        newest = holders[-1].layers[name]  # of the same kind in all of them, with the most rows
+        numbers = [manifest.commit for manifest in holders]
+        for column in newest.columns:
+            path = self.layout.column(name, column)
+            most = newest.rows if self.complete else None
+            stored = self._try(
+                path / METADATA_NAME, numbers, _open_column, path, newest, column, most
+            )
+            if stored is not None:
+                for shard in range(newest.shards):
+                    self._shard(stored, holders, name, column, shard)
+
+    def _shard(
+        self, stored: StoredColumn, holders: list[Manifest], layer: str, column: str, shard: int
+    ) -> None:
+        # Which commits say what of how many of its rows.
+        claims: dict[tuple[int, str], list[int]] = {}
+        for manifest in holders:
+            entry = manifest.layers[layer]
+            rows = entry.rows_in(shard)
+            if rows:
+                claim = rows, entry.columns[column].checksums[shard]
+                claims.setdefault(claim, []).append(manifest.commit)
+        path = stored.shard_path(shard)
+        everyone = [number for numbers in claims.values() for number in numbers]
+
+        def look() -> None:
+            rows = stored.decode(shard, max(count for count, _ in claims))
+            wrong: list[int] = []
+            total, start = 0, 0
+            for (count, checksum), numbers in sorted(claims.items()):
+                total, start = rows_checksum(rows[start:count], total), count
+                if total != int(checksum, 16):
+                    wrong += numbers
+            if wrong:
+                everyone[:] = wrong
+                raise FormatError(
+                    f"{str(path)!r} is damaged (its rows are not those that were committed); "
+                    "put back a copy of this file"
+                )
+
+        self._try(path, everyone, look)
+
+    def _events(self) -> None:
+        path = self.layout.events
+        try:
+            with files.translated("read", path, missing=True), path.open("rb") as file:
+                size = path.stat().st_size
+                for manifest in self.manifests:
+                    if size < manifest.event_bytes:
+                        reason = f"it lost {manifest.event_bytes - size} bytes"
+                    elif files.checksum_of(file.fileno(), manifest.event_bytes) != int(
+                        manifest.event_checksum, 16
+                    ):
+                        reason = "its checksum does not fit"
+                    else:
+                        continue
+                    raise FormatError(f"{str(path)!r} is damaged ({reason}); repair the run")
+        except FileNotFoundError as error:
+            raise FormatError(f"{str(path)!r} is missing; repair the run") from error
+
+    def _lock(self) -> None:
+        try:
+            data = files.read_bytes(self.layout.lock)
+        except FileNotFoundError:
+            return  # the next writer makes it
+        if not is_lock_text(data):
+            raise FormatError(f"{str(self.layout.lock)!r} is damaged (no writer wrote it); repair")
+
+
+def _orphan(path: Path) -> Manifest:
+    return Manifest.from_bytes(path, _require(path))
+
+
+def _state(path: Path, manifest: Manifest) -> None:
+    if f"{files.checksum(_require(path)):08x}" != manifest.state_checksum:
+        raise FormatError(
+            f"{str(path)!r} is damaged (its checksum does not fit); put back a copy of this file"
+        )
+
+
+def _open_column(path: Path, entry: LayerEntry, column: str, most: int | None) -> StoredColumn:
+    stored = StoredColumn(path, entry, entry.columns[column])
+    if most is not None and stored.shown_rows > most:
+        raise FormatError(
+            f"{str(path / METADATA_NAME)!r} is damaged (it shows {stored.shown_rows} rows but "
+            f"{most} are committed); put back a copy of this file"
+        )
+    return stored
+
+
+def _require(path: Path) -> bytes:
+    try:
+        return files.read_bytes(path)
+    except FileNotFoundError as error:
+        raise FormatError(f"{str(path)!r} is missing; put back a copy of this file") from error
+
+
+def _text(path: Path) -> bytes | None:
+    try:
+        return files.read_bytes(path)
+    except (FileNotFoundError, StorageError):
+        return None

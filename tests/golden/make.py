@@ -1,0 +1,96 @@
+"""Make the small run of this version of the format: `python -m tests.golden.make`.
+
+Done once for each version; what is there is never made again, for it must open for ever.
+"""
+
+import hashlib
+import json
+import os
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+from sklearn.datasets import load_digits
+
+from streamlearn import Learner
+from streamlearn.events import Progress
+from streamlearn.scenarios.build import build_loop, open_splits
+from streamlearn.scenarios.session import Session
+from streamlearn.scenarios.words import override, resolve
+from streamlearn.storage import FORMAT_VERSION, RunReader
+
+HERE = Path(__file__).parent
+WORDS = (
+    "scenario=digits-onepass",
+    "data.limit=320",
+    "encoder.fit=64",
+    "encoder.width=16",
+    "network.hidden=1",
+    "memory.block_rows=512",
+    "learner.batch=16",
+    "learner.device=cpu",
+    "learner.dtype=float32",
+    "checkpoint.keep=2",
+    "checkpoint.every_steps=6",
+    "run.dir=runs",
+    "run.name=digits",
+)
+STOP = 14
+SAMPLES = 20
+
+
+def first_digits() -> torch.Tensor:
+    """The first digits, as the stream gives them."""
+    return torch.tensor(load_digits().data[:SAMPLES] / 16, dtype=torch.float32)
+
+
+def load_learner(path: Path) -> Learner:
+    """The learner of a run's newest commit."""
+    reader = RunReader(path)
+    scenario = override(reader.scenario, [])
+    loop = build_loop(scenario, open_splits(scenario)).loop
+    loop.load_state_dict(reader.state()["loop"])
+    for name, memory in loop.learner.memories().items():
+        reader.load_memory(name, memory)
+    return loop.learner
+
+
+def make(target: Path) -> None:
+    """Make a run that was stopped on the way, and what is expected of it."""
+    torch.set_num_threads(1)
+    with Session.start(resolve(WORDS)) as session:
+        for event in session.events():
+            if isinstance(event, Progress) and event.step == STOP:
+                session.request_stop("SIGINT")
+    probabilities = load_learner(session.path).predict_proba(first_digits())
+    reader = RunReader(session.path)
+    manifest = reader.manifest()
+    if manifest is None:
+        raise SystemExit("the run has no commit")
+    rows = {
+        f"{name}/{column}": hashlib.sha256(values.tobytes()).hexdigest()
+        for name, entry in manifest.layers.items()
+        for column, values in reader.columns(name, 0, entry.rows).items()
+    }
+    expected = {
+        "steps": list(manifest.steps),
+        "samples": manifest.samples,
+        "rows": {name: entry.rows for name, entry in manifest.layers.items()},
+        "sha256": rows,
+        "probabilities": probabilities.tolist(),
+    }
+    shutil.copytree(session.path, target)
+    (target / "lock").write_bytes(b"")  # who made it is nobody's business
+    text = json.dumps(expected, indent=1) + "\n"
+    (target.parent / f"{target.name}.json").write_text(text)
+
+
+if __name__ == "__main__":
+    golden = HERE / f"v{FORMAT_VERSION}"
+    if golden.exists():
+        sys.exit(f"{golden} is there already and must stay as it is")
+    with tempfile.TemporaryDirectory() as folder:
+        os.chdir(folder)
+        make(golden)

@@ -1,0 +1,50 @@
+"""SIGKILL in the middle of every single primitive of commits and of going back."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from streamlearn.storage import RunReader, RunStore, files
+from streamlearn.storage.verify import verify
+
+from .story import STEPS, begin, go_on, memory_at, part_of
+from .support import assert_same_bits, load
+
+
+def test_a_run_killed_at_any_primitive_is_whole_and_goes_on_to_the_same_bits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    original = begin(tmp_path / "runs")
+    command = [sys.executable, "-m", "tests.storage.killing", str(original), str(tmp_path)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    root = Path(__file__).parents[2]
+    monkeypatch.setattr(files, "sync", lambda descriptor: None)
+    seen: set[str] = set()
+    parts: set[int] = set()
+    end = memory_at(STEPS[-1])
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, cwd=root, env=environment
+    ) as child:
+        assert child.stdout is not None
+        for line in child.stdout:
+            facts = json.loads(line)
+            path, acknowledged = Path(facts["path"]), facts["part"]
+            assert verify(path).damage == (), facts
+            part = part_of(path, acknowledged)
+            with RunStore.open(path) as store:
+                for _ in go_on(store, part):
+                    pass
+            assert_same_bits(load(RunReader(path)), end)
+            assert [event["step"] for event in RunReader(path).events()[0]] == [0, 1, 9]
+            assert verify(path).damage == (), facts
+            seen.add(facts["at"])
+            parts.add(part)
+            shutil.rmtree(path)
+    assert child.returncode == 0
+    assert seen >= {"open_file", "write_all", "sync", "rename", "remove", "truncate", None}
+    assert parts == set(range(len(STEPS)))

@@ -1,0 +1,102 @@
+"""The power goes at every step of commits and of going back: what is left opens at a commit."""
+
+import random
+import shutil
+from pathlib import Path
+
+import pytest
+
+from streamlearn.errors import StreamlearnError
+from streamlearn.memory import Memory
+from streamlearn.storage import RunReader, RunStore, files
+from streamlearn.storage.verify import verify
+
+from .power import Recorder, Tree, fingerprint, write_tree
+from .story import STEPS, begin, go_on, memory_at, part_of
+from .support import assert_same_bits, load
+
+SAMPLES = 2
+
+
+@pytest.fixture
+def memories(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The memories of the story, made once."""
+    made: dict[int, Memory] = {}
+    monkeypatch.setattr(
+        "tests.storage.story.memory_at", lambda step: made.setdefault(step, memory_at(step))
+    )
+
+
+def record(path: Path, patch: pytest.MonkeyPatch, *, syncs: bool = True) -> list[tuple[int, Tree]]:
+    """What may be left after each step of the story, and which part had been acknowledged."""
+    left: dict[tuple[int, int], Tree] = {}
+    acknowledged = 0
+    rng = random.Random(5)
+    with patch.context() as context:
+        recorder = Recorder(path, context)
+        if not syncs:
+            context.setattr(files, "sync", lambda descriptor: None)
+
+        def look() -> None:
+            for tree in recorder.states(rng, SAMPLES):
+                left.setdefault((acknowledged, fingerprint(tree)), tree)
+
+        recorder.looks = look
+        with RunStore.open(path) as store:
+            for part in go_on(store, 0):
+                acknowledged = part
+                look()
+    assert recorder.steps > 100
+    return [(part, tree) for (part, _), tree in left.items()]
+
+
+def test_whatever_a_loss_of_power_leaves_opens_at_a_commit(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: None
+) -> None:
+    original = begin(tmp_path / "runs")
+    # Something is there that no manifest names, and has to be put away first.
+    shutil.copy(original / "manifest.json", original / "commits" / "00000002.json")
+    (original / "state" / "000000000001.safetensors").write_bytes(b"stray")
+    left = record(original, monkeypatch)
+    monkeypatch.setattr(files, "sync", lambda descriptor: None)
+    rng = random.Random(7)
+    path = tmp_path / "left"
+    parts = set()
+    for acknowledged, tree in left:
+        write_tree(path, tree)
+        assert {damage.file for damage in verify(path).damage} <= {"lock"}
+        with RunStore.open(path) as store:
+            part = part_of(path, acknowledged)
+            parts.add(part)
+            if rng.random() < 0.1:
+                for _ in go_on(store, part):
+                    pass
+                assert_same_bits(load(RunReader(path)), memory_at(STEPS[-1]))
+                assert verify(path).damage == ()
+        shutil.rmtree(path)
+    assert parts == set(range(len(STEPS)))
+    assert len(left) > 100
+
+
+@pytest.mark.parametrize("omitted", ["files", "names", "directories"])
+def test_the_simulation_finds_a_sync_that_is_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: None, omitted: str
+) -> None:
+    original = begin(tmp_path / "runs")
+    with monkeypatch.context() as patch:
+        if omitted == "names":
+            patch.setattr(files.Writing, "sync_directories", lambda self: None)
+        elif omitted == "directories":
+            patch.setattr(files, "sync_directory", lambda path: None)
+        left = record(original, patch, syncs=omitted != "files")
+    monkeypatch.setattr(files, "sync", lambda descriptor: None)
+    path = tmp_path / "left"
+    for acknowledged, tree in left:
+        write_tree(path, tree)
+        try:
+            RunStore.open(path).close()
+            part_of(path, acknowledged)
+        except (StreamlearnError, AssertionError, StopIteration):
+            return
+        shutil.rmtree(path)
+    pytest.fail("nothing was found")
