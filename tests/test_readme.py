@@ -30,3 +30,8 @@ def test_the_readme_has_exactly_two_set_up_commands_and_ci_runs_them() -> None:
         for part in command.split(" && "):
             words = re.escape(part).replace("pip\\ install", "pip install( --quiet)?")
             assert re.search(words.replace("\\ ", " "), script), part
+
+
+def test_the_readme_holds_no_placeholder() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert not re.search(r"\b[A-Z]+_(ROW|TABLE)\b|TODO|TBD", readme)
