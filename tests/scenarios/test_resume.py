@@ -95,12 +95,12 @@ def stop_at_random_moments(run: Path, words: list[str], seed: int) -> int:
         if process.poll() is not None:
             break
         process.send_signal(next(signals))
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=300)
         assert b"Traceback" not in errors, errors.decode()
         hit += 1
         command = ["resume", str(run)]
     process = start(command)
-    _, errors = process.communicate(timeout=240)
+    _, errors = process.communicate(timeout=600)
     assert process.returncode == 0, errors.decode()
     return hit
 
@@ -137,7 +137,7 @@ def test_stopped_ten_times_and_resumed_ends_with_the_same_bits(
     words: list[str], tmp_path: Path
 ) -> None:
     whole = start(["run", f"run.dir={tmp_path}", "run.name=whole", *words])
-    _, errors = whole.communicate(timeout=240)
+    _, errors = whole.communicate(timeout=600)
     assert whole.returncode == 0, errors.decode()
     hit = stop_at_random_moments(tmp_path / "stopped", words, seed=11)
     assert hit == STOPS
