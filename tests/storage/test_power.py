@@ -15,7 +15,7 @@ from .power import Recorder, Tree, fingerprint, write_tree
 from .story import STEPS, begin, go_on, memory_at, part_of
 from .support import assert_same_bits, load
 
-SAMPLES = 2
+SAMPLES = 1
 
 
 @pytest.fixture
