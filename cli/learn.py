@@ -175,10 +175,12 @@ def _dashboard(path: Path) -> Display:
     from .model import Model
 
     model = Model()
-    # What a resumed run did before belongs to its curves.
+    # What a resumed run did before belongs to its curves. A new run's log holds only its beginning,
+    # which comes as an event too.
     records, _ = RunReader(path).events()
-    for record in records:
-        model.replay(record)
+    if any(record.get("event") == "progress" for record in records):
+        for record in records:
+            model.replay(record)
     return Dashboard(model, Console())
 
 
