@@ -1,11 +1,11 @@
 """The schema of a scenario: the learner's settings, and the data, checkpoints and run around it."""
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from streamlearn.settings import LearnerSettings, Settings, bare_kind
+from streamlearn.settings import LearnerSettings, Settings, bare_kind, none_word
 
 __all__ = [
     "CheckpointSettings",
@@ -30,13 +30,7 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
 _KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error"})
 
 
-def _none_word(value: Any) -> Any:
-    if isinstance(value, str) and value.lower() in ("none", "null", ""):
-        return None
-    return value
-
-
-OptionalInt = Annotated[int | None, BeforeValidator(_none_word)]
+OptionalInt = Annotated[int | None, BeforeValidator(none_word)]
 
 
 class DataSettings(Settings):

@@ -34,6 +34,7 @@ __all__ = [
     "TrainingSettings",
     "bare_kind",
     "explain",
+    "none_word",
     "settings_of",
 ]
 
@@ -49,14 +50,14 @@ def bare_kind(value: Any) -> Any:
     return {"kind": value} if isinstance(value, str) else value
 
 
-def _none_word(value: Any) -> Any:
+def none_word(value: Any) -> Any:
     """The words none and null mean "not set" where a number is expected."""
     if isinstance(value, str) and value.lower() in ("none", "null", ""):
         return None
     return value
 
 
-OptionalFloat = Annotated[float | None, BeforeValidator(_none_word)]
+OptionalFloat = Annotated[float | None, BeforeValidator(none_word)]
 Fit = Annotated[
     int,
     Field(
