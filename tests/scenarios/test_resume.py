@@ -68,7 +68,14 @@ def start(command: list[str]) -> "subprocess.Popen[bytes]":
         env=ENVIRONMENT,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        preexec_fn=_hear_signals,
     )
+
+
+def _hear_signals() -> None:
+    # A shell starts background jobs with SIGINT ignored, and so would everything below them be.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
 
 
 def committed_step(run: Path) -> int:
