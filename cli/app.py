@@ -196,6 +196,19 @@ def verify(
 
 
 @app.command()
+def compact(run: Run, json: Json = False) -> int:
+    """Leave the dead tuples of a stopped run out of its shards, to free their room."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .compact import compact as leave_out
+
+        return _printed(lambda output: leave_out(find_run(run), output, json))
+
+
+@app.command()
 def export(
     run: Run,
     to: Annotated[

@@ -63,6 +63,7 @@ def _layer(layer: LayerEntry) -> dict[str, Any]:
     return {
         "name": layer.name,
         "tuples": layer.rows,
+        "dead": layer.rows - layer.live,
         "bytes": layer.nbytes,
         "dtype": layer.dtype,
         "row_bytes": layer.row_bytes,

@@ -35,7 +35,14 @@ from streamlearn.events import (
 )
 from streamlearn.hardware import resolve_hardware
 from streamlearn.loop import held_out
-from streamlearn.storage import RunReader, RunStore, Status, check_name, resume_command
+from streamlearn.storage import (
+    PendingCommit,
+    RunReader,
+    RunStore,
+    Status,
+    check_name,
+    resume_command,
+)
 
 from .build import Parts, build_loop, open_splits
 from .schema import Scenario
@@ -65,6 +72,9 @@ class Session:
         self._loop.should_stop = lambda: self._stop_reason is not None
         self._committed_step = -1
         self._committed_at = time.monotonic()
+        self._pending: PendingCommit | None = None
+        self._pending_at = 0, 0  # its step and samples
+        self._waited = 0.0  # seconds that it has cost learning so far
         self._logged_step = 0
         self._logged_at = 0.0
         self._peak_rss = 0
@@ -145,9 +155,13 @@ class Session:
             elif at is None:
                 session._restore(store.read())
             else:
-                commit = store.read().find_commit(at).commit
-                session._restore(store.read(at=commit))
-                store.rewind(commit)
+                older = store.read(at=store.read().find_commit(at).commit)
+                session._restore(older)
+                for name in session._loop.learner.memories():
+                    older.check_memory(name)  # before anything newer is given up for it
+                store.rewind(older.number)
+            for name, memory in session._loop.learner.memories().items():
+                store.open_memory(name, memory)
         except BaseException:
             store.close()
             raise
@@ -157,8 +171,6 @@ class Session:
         state = reader.state()
         self._loop.load_state_dict(state["loop"])
         self._peak_rss = int(state["peak_rss_bytes"])
-        for name, memory in self._loop.learner.memories().items():
-            reader.load_memory(name, memory)
         manifest = reader.manifest()
         if manifest is not None:
             self._disk_bytes = manifest.disk_bytes
@@ -195,8 +207,11 @@ class Session:
             if self._stop_reason is not None:
                 yield from self._stop()
                 return
-            if self._checkpoint_due():
-                yield self._commit("running")
+            if self._pending is not None and self._pending.done:
+                yield from self._saved()
+            if self._pending is None and self._checkpoint_due():
+                self._begin("running")
+        yield from self._saved()
         if self._loop.step != self._committed_step:
             # The pass is safe before the test, which may take long, begins.
             yield self._commit("running")
@@ -231,6 +246,7 @@ class Session:
             raise type(error)(message) from error
 
     def _stop(self) -> Iterator[Event]:
+        yield from self._saved()
         stopped = Stopped(
             step=self._loop.step,
             samples=self._loop.evaluation.samples,
@@ -251,9 +267,19 @@ class Session:
         )
 
     def _commit(self, status: Status, tested: Tested | None = None) -> CheckpointSaved:
+        """Commit and wait for it."""
+        for _ in self._saved():
+            pass
+        self._begin(status, tested)
+        (event,) = self._saved()
+        return event
+
+    def _begin(self, status: Status, tested: Tested | None = None) -> None:
+        """Begin a commit of what there is now; a thread makes it while learning goes on."""
+        began = time.perf_counter()
         loop = self._loop
         self._peak_rss = max(self._peak_rss, _peak_rss_bytes())
-        commit = self._store.commit(
+        self._pending = self._store.begin(
             step=loop.step,
             samples=loop.evaluation.samples,
             status=status,
@@ -267,19 +293,35 @@ class Session:
             summary=self._summary(tested),
             keep=self.scenario.checkpoint.keep,
         )
+        self._pending_at = loop.step, loop.evaluation.samples
         self._committed_step = loop.step
         self._committed_at = time.monotonic()
+        self._waited = time.perf_counter() - began
+
+    def _saved(self) -> Iterator[CheckpointSaved]:
+        """The end of the commit that was begun, if one was."""
+        if self._pending is None:
+            return
+        began = time.perf_counter()
+        pending, self._pending = self._pending, None
+        try:
+            commit = pending.result()
+        except BaseException:
+            self._committed_step = -1
+            raise
         self._disk_bytes = commit.disk_bytes
+        step, samples = self._pending_at
         event = CheckpointSaved(
-            step=loop.step,
-            samples=loop.evaluation.samples,
+            step=step,
+            samples=samples,
             bytes_written=commit.bytes_written,
             disk_bytes=commit.disk_bytes,
             seconds=commit.seconds,
+            waited=self._waited + time.perf_counter() - began,
             time=commit.time,
         )
         self._store.log(as_json(event))
-        return event
+        yield event
 
     def _summary(self, tested: Tested | None) -> dict[str, Any]:
         loop = self._loop
@@ -388,7 +430,7 @@ def evaluate(path: Path, words: Sequence[str] = ()) -> Iterator[Testing | Tested
     loop = build_loop(scenario, splits).loop
     loop.load_state_dict(reader.state()["loop"])
     for name, memory in loop.learner.memories().items():
-        reader.load_memory(name, memory)
+        reader.open_memory(name, memory)
     yield from held_out(loop.learner, splits.test)
 
 

@@ -3,7 +3,8 @@
 from .documents import FORMAT_VERSION
 from .layout import RunHeader, check_name, find_run, list_runs, resume_command
 from .lock import Writer
-from .manifest import ColumnEntry, Commit, KeptCommit, LayerEntry, Manifest, Status
+from .manifest import ColumnEntry, Commit, Compaction, KeptCommit, LayerEntry, Manifest, Status
+from .pending import PendingCommit
 from .reader import RunReader
 from .writer import RunStore
 
@@ -11,9 +12,11 @@ __all__ = [
     "FORMAT_VERSION",
     "ColumnEntry",
     "Commit",
+    "Compaction",
     "KeptCommit",
     "LayerEntry",
     "Manifest",
+    "PendingCommit",
     "RunHeader",
     "RunReader",
     "RunStore",

@@ -7,10 +7,10 @@ from typing import Any
 from streamlearn.errors import RunExistsError
 
 from . import documents, files
-from .files import Writing
 from .layers import write_group
 from .layout import RUN_KIND, Layout
 from .lock import RunLock
+from .writing import Writing
 
 __all__ = ["build_run", "make_directories", "run_exists"]
 

@@ -145,9 +145,7 @@ def _check_target(target: Path) -> None:
 def _write_safetensors(source: _Source, file: BinaryIO) -> None:
     entries = []
     for name, entry, column in source.arrays():
-        stored = entry.columns[column]
-        narrow = entry.dtype if column in ("key", "value") else stored.dtype
-        entries.append((narrow, name, entry, column))
+        entries.append((entry.columns[column].dtype, name, entry, column))
     # The widest numbers first, so that all of them are aligned.
     entries.sort(key=lambda item: -_SIZES[item[0]])
     header: dict[str, Any] = {"__metadata__": {"streamlearn": json.dumps(source.facts())}}
@@ -179,6 +177,11 @@ def _bytes(rows: NDArray[Any], dtype: str) -> bytes:
     return (little.view("<u4") >> 16).astype(np.dtype("<u2")).tobytes()
 
 
+def _wide(dtype: str) -> str:
+    """What numpy can hold a column in."""
+    return "float32" if dtype == "bfloat16" else dtype
+
+
 def _write_npz(source: _Source, file: BinaryIO) -> None:
     import numpy as np
 
@@ -187,7 +190,7 @@ def _write_npz(source: _Source, file: BinaryIO) -> None:
             stored = entry.columns[column]
             row = () if stored.width is None else (stored.width,)
             header = {
-                "descr": np.lib.format.dtype_to_descr(np.dtype(stored.dtype)),
+                "descr": np.lib.format.dtype_to_descr(np.dtype(_wide(stored.dtype))),
                 "fortran_order": False,
                 "shape": (entry.rows, *row),
             }
@@ -213,7 +216,7 @@ def _write_zarr(source: _Source, path: Path) -> None:
             name,
             shape=(entry.rows, *row),
             chunks=(entry.block_rows, *row),
-            dtype=stored.dtype,
+            dtype=_wide(stored.dtype),
             fill_value=0,
             config={"write_empty_chunks": True},
         )

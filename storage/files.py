@@ -1,9 +1,8 @@
 """Durable files: whole or absent, on the medium when the call returns, errors in plain words.
 
 Every change of a run's files goes through the few primitives below (`open_file`, `write_all`,
-`truncate`, `sync`, `rename`, `remove`, `make_directory`, `remove_directory`), so that a test can
-let any one of them fail, or see in which order they come. `Writing` adds up what is written, for
-the figures of a commit.
+`truncate`, `sync`, `rename`, `link`, `remove`, `make_directory`, `remove_directory`), so that a
+test can let any one of them fail, or see in which order they come.
 """
 
 import contextlib
@@ -11,18 +10,20 @@ import errno
 import fcntl
 import os
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from streamlearn.errors import StorageError, StreamlearnError
 
 __all__ = [
-    "Writing",
     "checksum",
     "checksum_of",
+    "link",
     "make_directory",
     "open_file",
+    "own_size",
     "read_bytes",
+    "read_into",
     "remove",
     "remove_directory",
     "remove_tree",
@@ -52,6 +53,7 @@ _REMEDIES = {
 }
 
 _PIECE = 1 << 20
+
 
 # macOS answers fsync before the drive has written; this asks for the real thing.
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
@@ -140,6 +142,11 @@ def rename(source: Path, target: Path) -> None:
     os.replace(source, target)
 
 
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, which nothing has yet."""
+    os.link(source, target)
+
+
 def remove(path: Path) -> None:
     """Delete a file; one that is gone already is as good as deleted."""
     with contextlib.suppress(FileNotFoundError):
@@ -189,6 +196,31 @@ def read_bytes(path: Path) -> bytes:
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from error
 
 
+def read_into(path: Path, places: Sequence[memoryview | bytearray]) -> None:
+    """Fill buffers, one after the other, with the first bytes of a file.
+
+    Raises:
+        StorageError: the system refused.
+        FileNotFoundError: there is no such file.
+        ValueError: the file is shorter than that.
+    """
+    with translated("read", path, missing=True):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            offset, waiting = 0, [memoryview(place) for place in places if len(place)]
+            while waiting:
+                count = os.preadv(descriptor, waiting, offset)
+                if not count:
+                    raise ValueError(f"it ends after {offset} bytes")
+                offset += count
+                while waiting and count >= len(waiting[0]):
+                    count -= len(waiting.pop(0))
+                if count:
+                    waiting[0] = waiting[0][count:]
+        finally:
+            os.close(descriptor)
+
+
 def size_of(path: Path) -> int:
     """The size of a file in bytes, 0 where there is none."""
     try:
@@ -213,106 +245,34 @@ def remove_tree(path: Path) -> None:
 
 
 def tree_bytes(path: Path) -> int:
-    """The sizes of all files under a directory, in bytes.
+    """The sizes of all files under a directory, in bytes; one with several names counts once.
 
     Raises:
         StorageError: the system refused.
     """
+    return _tree_bytes(path, set())
+
+
+def _tree_bytes(path: Path, seen: set[int]) -> int:
     total = 0
     with translated("read", path), os.scandir(path) as entries:
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):
-                total += tree_bytes(Path(entry.path))
-            else:
-                total += entry.stat(follow_symlinks=False).st_size
+                total += _tree_bytes(Path(entry.path), seen)
+                continue
+            facts = entry.stat(follow_symlinks=False)
+            if facts.st_nlink > 1:
+                if facts.st_ino in seen:
+                    continue
+                seen.add(facts.st_ino)
+            total += facts.st_size
     return total
 
 
-class Writing:
-    """Files that appear whole: written aside, synced, then given their name.
-
-    Args:
-        scratch: a directory on the same file system, for files that have no name yet.
-
-    Attributes:
-        bytes_written: everything written so far.
-        bytes_grown: the same, less what the replaced files took.
-
-    A name is durable once its directory is: `sync_directories` does that for all of them, each
-    once.
-    """
-
-    def __init__(self, scratch: Path) -> None:
-        self.scratch = scratch
-        self.bytes_written = 0
-        self.bytes_grown = 0
-        self._directories: set[Path] = set()
-
-    def replace(self, path: Path, data: bytes) -> None:
-        """Write a file so that a crash leaves the old one or the new one, never a part.
-
-        Raises:
-            StorageError: the system refused; the old file is as it was.
-        """
-        temporary = self.scratch / path.name
-        try:
-            with translated("write", path):
-                descriptor = open_file(temporary, empty=True)
-                try:
-                    write_all(descriptor, data)
-                    sync(descriptor)
-                finally:
-                    os.close(descriptor)
-                before = size_of(path)
-                rename(temporary, path)
-        except StorageError:
-            # On a full disk the half-written file is the first to make room.
-            with contextlib.suppress(OSError):
-                remove(temporary)
-            raise
-        self.bytes_written += len(data)
-        self.bytes_grown += len(data) - before
-        self._directories.add(path.parent)
-
-    def make_directory(self, path: Path) -> None:
-        """Make a directory whose parent exists.
-
-        Raises:
-            StorageError: the system refused.
-        """
-        with translated("write", path):
-            if not path.is_dir():
-                make_directory(path)
-                self._directories.add(path.parent)
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a finished directory its name; nothing has that name.
-
-        Raises:
-            StorageError: the system refused.
-        """
-        with translated("write", target):
-            rename(source, target)
-        self._directories.add(target.parent)
-
-    def remove(self, path: Path) -> None:
-        """Delete a file.
-
-        Raises:
-            StorageError: the system refused.
-        """
-        with translated("delete", path):
-            before = size_of(path)
-            remove(path)
-        self.bytes_grown -= before
-
-    def sync_directories(self) -> None:
-        """Make every name given since the last call durable, each directory synced once.
-
-        Raises:
-            StorageError: the system refused.
-        """
-        # A directory's own name lies in its parent, so the deepest go first.
-        for directory in sorted(self._directories, key=lambda path: -len(path.parts)):
-            sync_directory(directory)
-            self._directories.discard(directory)
+def own_size(path: Path) -> int:
+    """What deleting a name would free: nothing where the file has another."""
+    try:
+        facts = path.stat()
+    except FileNotFoundError:
+        return 0
+    return facts.st_size if facts.st_nlink == 1 else 0

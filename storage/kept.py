@@ -1,7 +1,8 @@
 """Older commits that are kept: each its manifest in a file of its own, beside its state file.
 
-Rows are only ever appended, so an older commit needs no rows of its own: it is a number of rows,
-and checksums of what the shards begin with. Which commits are kept, `manifest.json` alone says; a
+Rows are appended, and changed ones go to files of their own, so an older commit needs no rows of
+its own: it is a number of rows, versions of shards, and checksums of what they begin with. Which
+commits are kept, `manifest.json` alone says; a
 file that it does not name is none of them, whatever lies in the folder. So going back to an older
 commit drops the newer ones in the moment in which the manifest moves, and only then may rows be
 written where theirs lie.
@@ -14,9 +15,9 @@ from pathlib import Path
 from streamlearn.errors import ConfigError, FormatError, RunStateError
 
 from . import files
-from .files import Writing
 from .layout import Layout
 from .manifest import KeptCommit, Manifest
+from .writing import Writing
 
 __all__ = ["check_keep", "find_commit", "keep_commit", "named_files", "read_kept"]
 
@@ -44,6 +45,7 @@ def keep_commit(layout: Layout, manifest: Manifest, writing: Writing) -> KeptCom
         commit=manifest.commit,
         step=manifest.step,
         state_file=manifest.state_file,
+        tables=manifest.tables,
         checksum=f"{files.checksum(data):08x}",
     )
 
@@ -114,11 +116,11 @@ def find_commit(layout: Layout, newest: Manifest, step: int) -> Manifest:
 
 
 def named_files(layout: Layout, manifest: Manifest | None) -> set[Path]:
-    """The states and the manifests of older commits that a manifest names."""
+    """The states, tables and manifests of older commits that a manifest names."""
     if manifest is None:
         return set()
     return {
-        *(layout.path / name for name in manifest.state_files),
+        *(layout.path / name for name in manifest.named_files),
         *(layout.kept(entry.commit) for entry in manifest.kept),
     }
 

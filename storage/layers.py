@@ -1,58 +1,60 @@
-"""One layer's tuples on disk: four zarr arrays whose shards are the blocks of its memory.
+"""One layer's tuples on disk: zarr arrays whose shards are the blocks of its memory.
 
 A full shard is written once. The last one is written again at each commit that added to it, and its
 earlier rows are the same then, so a reader of any commit finds its rows right.
+
+Rows that are changed in place make a new version of the shard: a file of its own below `versions/`,
+which the commit names, and which becomes what zarr sees (a second name of the same file) only once
+the commit has happened. The version before stays as long as a commit that is kept names it.
 """
 
 from __future__ import annotations
 
-import dataclasses
-from typing import TYPE_CHECKING, Any
+import threading
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamlearn.errors import FormatError, RunStateError, ShapeError
 
 from . import files
-from .codec import array_metadata, codec_for, group_metadata
-from .manifest import ColumnEntry, LayerEntry
-from .metadata import METADATA_NAME, read_metadata, seal_metadata
+from .codec import group_metadata, rows_checksum
+from .columns import StoredColumn, new_array
+from .manifest import ColumnEntry, LayerEntry, ShardVersion
+from .metadata import METADATA_NAME, seal_metadata
 
 if TYPE_CHECKING:  # torch, numpy and zarr take a second that no reader of manifests needs
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from numpy.typing import NDArray
 
     from streamlearn.memory import Memory
 
-    from .codec import ArrayMetadata
-    from .files import Writing
+    from .layout import Layout
+    from .table import ShardTable
+    from .writing import Writing
 
 __all__ = [
-    "StoredColumn",
+    "Placed",
     "StoredLayer",
     "check_fits",
     "describe",
-    "new_array",
-    "rows_checksum",
     "write_group",
 ]
 
 
 def describe(name: str, memory: Memory) -> LayerEntry:
     """The entry of a memory of which nothing is committed yet."""
-    kind = str(memory.dtype).removeprefix("torch.")
-    stored = "float32" if kind == "bfloat16" else kind  # zarr knows no bfloat16
-    wide = "float64" if kind == "float64" else "float32"
-    dtypes = {"key": stored, "weight": wide, "value": stored, "born": "int64"}
     return LayerEntry(
         name=name,
         rows=0,
+        live=0,
         row_bytes=memory.row_bytes,
         block_rows=memory.block_rows,
-        dtype=kind,
+        dtype=str(memory.dtype).removeprefix("torch."),
+        max_key_square=0.0,
         columns={
-            column: ColumnEntry(width, dtypes[column])
-            for column, width in memory.column_widths().items()
+            column: ColumnEntry(facts.width, facts.dtype)
+            for column, facts in memory.columns().items()
         },
     )
 
@@ -87,114 +89,67 @@ def write_group(path: Path, attributes: dict[str, Any], writing: Writing) -> Non
     writing.replace(path / METADATA_NAME, seal_metadata(group_metadata(attributes)))
 
 
-def new_array(entry: LayerEntry, name: str) -> ArrayMetadata:
-    """The metadata of a column of which no rows are shown yet."""
-    column = entry.columns[name]
-    # A bfloat16 is stored as the float32 that it equals; the attribute says so.
-    narrow = entry.dtype if name in ("key", "value") else column.dtype
-    return array_metadata(column.dtype, entry.block_rows, column.width, {"dtype": narrow})
+class Placed(NamedTuple):
+    """A shard that was written: its column, its place, its file's version, how many rows.
 
-
-class StoredColumn:
-    """One zarr array.
-
-    Raises:
-        FormatError: its `zarr.json` is missing or damaged, or is not what the entry says.
+    replaces: the version, named by commits up to `last`, that it replaces.
     """
 
-    def __init__(self, path: Path, entry: LayerEntry, column: ColumnEntry) -> None:
-        self.path = path
-        file = path / METADATA_NAME
-        self._metadata: ArrayMetadata = read_metadata(file)
-        try:
-            self._codec = codec_for(self._metadata)
-            row = () if column.width is None else (column.width,)
-            expected = (entry.block_rows, *row), column.dtype
-            if (self._codec.shape, str(self._codec.dtype)) != expected:
-                raise ValueError(f"it is not an array of {expected}")
-        except ValueError as error:
-            raise FormatError(
-                f"{str(file)!r} is damaged ({error}); put back a copy of this file"
-            ) from error
-
-    @property
-    def shown_rows(self) -> int:
-        """How many rows a plain reader of zarr is shown."""
-        rows: int = self._metadata["shape"][0]
-        return rows
-
-    def shard_path(self, index: int) -> Path:
-        """Where a shard lies."""
-        return self.path / self._codec.name.format(index)
-
-    def encode(self, rows: NDArray[Any]) -> bytes:
-        """The bytes of a shard that begins with these rows and is zero after them."""
-        return self._codec.encode(rows)
-
-    def read(self, index: int, count: int, checksum: str) -> NDArray[Any]:
-        """The committed rows of a shard.
-
-        Raises:
-            FormatError: the file is missing or damaged; names it.
-        """
-        rows = self.decode(index, count)
-        if rows_checksum(rows) != int(checksum, 16):
-            raise FormatError(
-                f"{str(self.shard_path(index))!r} is damaged (its rows are not those that were "
-                "committed); put back a copy of this file"
-            )
-        return rows
-
-    def decode(self, index: int, count: int) -> NDArray[Any]:
-        """The first rows of a shard, of which only the codec's own checksums are looked at.
-
-        Raises:
-            FormatError: the file is missing or damaged; names it.
-        """
-        path = self.shard_path(index)
-        try:
-            return self._codec.decode(files.read_bytes(path), count)
-        except FileNotFoundError as error:
-            raise FormatError(f"{str(path)!r} is missing; put back a copy of this file") from error
-        except ValueError as error:
-            raise FormatError(
-                f"{str(path)!r} is damaged ({error}); put back a copy of this file"
-            ) from error
-
-    def metadata_for(self, rows: int) -> bytes | None:
-        """The text of `zarr.json` with this many rows, None if it says so already."""
-        if self.shown_rows == rows:
-            return None
-        return seal_metadata(self._with_rows(rows))
-
-    def publish(self, rows: int, writing: Writing) -> None:
-        """Let every reader of zarr see this many rows."""
-        data = self.metadata_for(rows)
-        if data is not None:
-            writing.replace(self.path / METADATA_NAME, data)
-            self._metadata = self._with_rows(rows)
-
-    def _with_rows(self, rows: int) -> ArrayMetadata:
-        return {**self._metadata, "shape": [rows, *self._metadata["shape"][1:]]}
+    column: str
+    shard: int
+    version: ShardVersion
+    rows: int
+    replaces: int | None
+    last: int
 
 
 class StoredLayer:
-    """The arrays of one layer.
+    """The arrays of one layer and the table of their shards.
 
     Args:
-        path: of the layer's zarr group.
+        layout: of the run.
         entry: what is committed, or `describe`d, of it.
+
+    Attributes:
+        name: of the layer.
+        replaced: versions of shards (column, shard, version) that later ones have replaced, and the
+            last commit that names them.
     """
 
-    def __init__(self, path: Path, entry: LayerEntry) -> None:
-        self.columns = {
-            name: StoredColumn(path / name, entry, column) for name, column in entry.columns.items()
-        }
+    def __init__(self, layout: Layout, entry: LayerEntry) -> None:
+        self.name = entry.name
+        self._layout = layout
+        self._entry = entry
+        self._table: ShardTable | None = None
+        self._turn = threading.Lock()  # those who read ahead and who commits meet here
+        self.columns = {name: StoredColumn(layout, entry, name) for name in entry.columns}
+        self.first_version = entry.first_version
+        self.replaced: list[tuple[int, str, int, int]] = []
+
+    @property
+    def table(self) -> ShardTable:
+        """What the shards hold, read when it is first needed.
+
+        Raises:
+            FormatError: its file is missing or damaged; names it.
+        """
+        with self._turn:
+            if self._table is None:
+                from .table import ShardTable
+
+                self._table = ShardTable(self._layout.path, self._entry)
+            return self._table
+
+    @property
+    def loaded(self) -> bool:
+        """Whether the table has been read."""
+        return self._table is not None
 
     @classmethod
-    def create(cls, path: Path, entry: LayerEntry, writing: Writing) -> StoredLayer:
+    def create(cls, layout: Layout, entry: LayerEntry, writing: Writing) -> StoredLayer:
         """Make the arrays without rows, all in one step."""
         building = writing.scratch / "layer"
+        path = layout.layer(entry.name)
         files.remove_tree(building)
         write_group(building, {"dtype": entry.dtype}, writing)
         for name in entry.columns:
@@ -204,101 +159,189 @@ class StoredLayer:
             writing.replace(building / name / METADATA_NAME, data)
         writing.sync_directories()
         files.remove_tree(path)  # of a commit that was never finished
+        files.remove_tree(layout.versions(entry.name))
         writing.rename(building, path)
-        return cls(path, entry)
+        return cls(layout, entry)
 
-    def write(
+    def put(
         self,
-        entry: LayerEntry,
-        memory: Memory,
-        revisions: Sequence[int],
+        name: str,
+        shard: int,
+        rows: NDArray[Any],
+        *,
+        rewritten: bool,
+        last: int,
         writing: Writing,
-    ) -> LayerEntry:
-        """Write the shards of the blocks that are not as they were committed.
+    ) -> Placed | None:
+        """Write a column of a block; it has its name when `writing` is finished.
 
         Args:
-            entry: what is committed.
-            memory: what is to be.
-            revisions: of the memory's blocks when they were committed, as far as it is known;
-                such a block is not looked at again.
-            writing: where the files go through.
+            name: of the column.
+            shard: the block.
+            rows: all of its rows.
+            rewritten: whether rows were changed that the shard had before.
+            last: the number of the last commit, which may name what is replaced.
+            writing: where the file goes through.
 
         Returns:
-            The entry of what the shards now hold.
+            What is to be given to `placed` then; None if the shard has these very rows.
 
         Raises:
-            RunStateError: committed rows are not in the memory as they were.
+            RunStateError: rows that the shard has are other ones, and `rewritten` does not say so.
             StorageError: the system refused.
         """
-        checksums = {name: list(column.checksums) for name, column in entry.columns.items()}
-        if len(memory) < entry.rows:
-            raise RunStateError(
-                f"layer {entry.name!r} has {len(memory)} tuples but {entry.rows} are committed; "
-                "load the run before you go on with it"
-            )
-        for index, block in enumerate(memory.blocks):
-            committed = entry.rows_in(index)
-            unchanged = index < len(revisions) and revisions[index] == block.revision
-            if unchanged and committed == block.count:
-                continue
-            columns = memory.host_columns(index)
-            for name, stored in self.columns.items():
-                rows, known = columns[name], checksums[name]
-                total = rows_checksum(rows[:committed])
-                if committed and total != int(known[index], 16):
+        column = self.columns[name]
+        known = self.table.get(name, shard)
+        version, start, total = self.first_version, 0, 0
+        replaces = None
+        if known is not None:
+            (before, count), version = known, known[0].version
+            if rewritten:
+                replaces, version = version, version + 1
+            else:
+                total, start = rows_checksum(rows[:count]), count
+                if len(rows) < count or total != int(before.checksum, 16):
                     raise RunStateError(
-                        f"layer {entry.name!r} has other tuples in block {index} than are "
+                        f"layer {self._entry.name!r} has other tuples in block {shard} than are "
                         "committed; load the run before you go on with it"
                     )
-                if committed == block.count:
-                    continue
-                # The checksum goes on from the rows that were there to all of them.
-                known[index:] = [f"{rows_checksum(rows[committed:], total):08x}"]
-                path = stored.shard_path(index)
-                if path.parent != stored.path / "c":
-                    writing.make_directory(path.parent)
-                writing.replace(path, stored.encode(rows))
-        return dataclasses.replace(
-            entry,
-            rows=len(memory),
-            columns={
-                name: dataclasses.replace(column, checksums=tuple(checksums[name]))
-                for name, column in entry.columns.items()
-            },
-        )
+                if start == len(rows):
+                    return None
+        path = column.version_path(shard, version) if version else column.shown_path(shard)
+        writing.make_directory(path.parent)
+        writing.later(path, column.codec.encode(rows))
+        checksum = f"{rows_checksum(rows[start:], total):08x}"
+        return Placed(name, shard, ShardVersion(version, checksum), len(rows), replaces, last)
 
-    def read_column(self, entry: LayerEntry, column: str, shard: int) -> NDArray[Any]:
-        """The committed rows of one column of a shard.
+    def placed(self, shards: Iterable[Placed]) -> None:
+        """Note that shards have their names."""
+        table = self.table
+        with self._turn:
+            for name, shard, version, rows, replaces, last in shards:
+                table.put(name, shard, version, rows)
+                if replaces is not None:
+                    self.replaced.append((last, name, shard, replaces))
+
+    def read(self, name: str, shard: int, out: NDArray[Any]) -> None:
+        """Fill `out` with the rows of a column of a shard; any thread may.
+
+        Args:
+            name: of the column.
+            shard: which one.
+            out: of the stored dtype, contiguous, as many rows as are known of the shard.
 
         Raises:
             FormatError: the file is missing or damaged; names it.
         """
-        checksum = entry.columns[column].checksums[shard]
-        return self.columns[column].read(shard, entry.rows_in(shard), checksum)
+        table = self.table
+        with self._turn:
+            known = table.get(name, shard)
+        if known is None or known[1] != len(out):
+            raise FormatError(
+                f"{str(self.columns[name].shown_path(shard))!r} is said to have "
+                f"{known[1] if known else 0} rows where {len(out)} are asked for; verify the run"
+            )
+        self.columns[name].read(shard, known[0], out)
 
-    def publications(self, entry: LayerEntry) -> int:
-        """By how many bytes `publish` will let the files grow."""
+    def read_column(self, entry: LayerEntry, name: str, shard: int) -> NDArray[Any]:
+        """The committed rows of one column of a shard, in the stored dtype.
+
+        Raises:
+            FormatError: the file is missing or damaged; names it.
+        """
+        import numpy as np
+
+        column = entry.columns[name]
+        row = () if column.width is None else (column.width,)
+        rows = np.empty((entry.rows_in(shard), *row), column.stored)
+        self.read(name, shard, rows)
+        return rows
+
+    def publications(self, rows: int) -> int:
+        """By how many bytes `publish` will let the `zarr.json` files grow."""
         grown = 0
         for stored in self.columns.values():
-            data = stored.metadata_for(entry.rows)
+            data = stored.metadata_for(rows)
             if data is not None:
                 grown += len(data) - files.size_of(stored.path / METADATA_NAME)
         return grown
 
-    def publish(self, entry: LayerEntry, writing: Writing) -> None:
-        """Let every reader of zarr see the committed rows, and no others."""
+    def publish(self, rows: int, writing: Writing) -> None:
+        """Let every reader of zarr see this many rows, and no others."""
         for stored in self.columns.values():
-            stored.publish(entry.rows, writing)
+            stored.publish(rows, writing)
 
-    def strays(self, entry: LayerEntry) -> Iterator[Path]:
+    def show(self, shards: Iterable[Placed], writing: Writing) -> None:
+        """Let every reader of zarr see the versions of these shards."""
+        for placed in shards:
+            if placed.version.version:
+                column = self.columns[placed.column]
+                column.show(placed.shard, placed.version.version, writing)
+
+    def show_all(self, writing: Writing) -> None:
+        """Let every reader of zarr see the versions that count."""
+        for name, column in self.columns.items():
+            for shard, version, _ in list(column.aside()):
+                known = self.table.get(name, shard)
+                if known is not None and known[0].version == version:
+                    column.show(shard, version, writing)
+
+    def keep_first(self, writing: Writing) -> None:
+        """Let the first versions that were replaced stay, for a commit that is kept names them."""
+        for _, name, shard, version in self.replaced:
+            if version == 0:
+                self.columns[name].keep_first(shard, writing)
+
+    def freed(self, shards: Iterable[Placed], oldest: int) -> int:
+        """How many bytes `show` of these shards and `clean` will free."""
+        freed = 0
+        for last, name, shard, version in self.replaced:
+            column = self.columns[name]
+            sizes = [files.size_of(path) for path in column.paths(shard, version)]
+            freed += max(sizes) if last < oldest else 0
+        for placed in shards:
+            if placed.version.version and placed.replaces is None:
+                freed += files.own_size(self.columns[placed.column].shown_path(placed.shard))
+        return freed
+
+    def clean(self, oldest: int, writing: Writing) -> None:
+        """Delete the versions that no commit from this one on names."""
+        staying = []
+        for item in self.replaced:
+            last, name, shard, version = item
+            if last >= oldest:
+                staying.append(item)
+            else:
+                path = self.columns[name].version_path(shard, version)
+                if path.exists():
+                    writing.remove(path)
+        self.replaced = staying
+
+    def sweep(self, holders: Mapping[int, StoredLayer]) -> list[Path]:
+        """Take stock of what lies aside after the run was opened.
+
+        Args:
+            holders: this layer as each commit that is kept has it, by the commit's number.
+
+        Returns:
+            What no commit names.
+        """
+        gone = []
+        self.replaced = []
+        for name, column in self.columns.items():
+            for shard, version, path in column.aside():
+                naming = []
+                for number, layer in holders.items():
+                    known = layer.table.get(name, shard)
+                    if known is not None and known[0].version == version:
+                        naming.append(number)
+                if not naming:
+                    gone.append(path)
+                elif max(naming) < max(holders):
+                    self.replaced.append((max(naming), name, shard, version))
+        return gone
+
+    def strays(self, shards: int) -> Iterator[Path]:
         """Shards past the committed ones, left by a commit that was never finished."""
         for stored in self.columns.values():
-            with files.translated("read", stored.path):
-                for path in sorted((stored.path / "c").iterdir()):
-                    if path.name.isdecimal() and int(path.name) >= entry.shards:
-                        yield path
-
-
-def rows_checksum(rows: NDArray[Any], start: int = 0) -> int:
-    """The CRC-32 of the numbers of rows, continued from that of the rows before them."""
-    return files.checksum(rows.data.cast("B") if rows.size else b"", start)
+            yield from stored.strays(shards)

@@ -92,6 +92,20 @@ class Layout:
         """The zarr group of one layer."""
         return self.layers / name
 
+    @property
+    def tables(self) -> Path:
+        """The folder of the files that say what full shards hold."""
+        return self.path / "shards"
+
+    @property
+    def all_versions(self) -> Path:
+        """The folder of shards that are not, or not only, what zarr sees."""
+        return self.path / "versions"
+
+    def versions(self, layer: str, *column: str) -> Path:
+        """The folder of versions of a layer's, or of one of its columns', shards."""
+        return self.all_versions.joinpath(layer, *column)
+
     def column(self, layer: str, column: str) -> Path:
         """The zarr array of one column."""
         return self.layers / layer / column

@@ -21,10 +21,13 @@ __all__ = [
     "FORMAT_VERSION",
     "ColumnEntry",
     "Commit",
+    "Compaction",
     "KeptCommit",
     "LayerEntry",
     "Manifest",
+    "ShardVersion",
     "Status",
+    "TableEntry",
 ]
 
 Status = Literal["running", "stopped", "finished"]
@@ -32,36 +35,72 @@ Status = Literal["running", "stopped", "finished"]
 
 _KIND = "streamlearn-manifest"
 _STATE_FILE = re.compile(r"state/[\w-]+\.safetensors", re.ASCII)
+_TABLE_FILE = re.compile(r"shards/[\w-]+\.table", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnEntry:
     """One column of a layer's tuples.
 
-    width: of a row, None for one number a row. dtype: of the stored numbers, by numpy's name.
-    checksums: for each shard the CRC-32 of its committed rows (their numbers, not the file, whose
-    last shard may already hold rows of a commit that was never finished).
+    width: of a row, None for one number a row. dtype: of the numbers in memory, by torch's name;
+    a bfloat16 is stored as the uint16 of its bits.
     """
 
     width: int | None
     dtype: str
-    checksums: tuple[str, ...] = ()
+
+    @property
+    def stored(self) -> str:
+        """The dtype of the stored numbers, by numpy's name."""
+        return "uint16" if self.dtype == "bfloat16" else self.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class ShardVersion:
+    """A file of a shard.
+
+    version: 0 as it was first written; another one each time that rows of it were changed.
+    checksum: the CRC-32C of its rows, as far as they are known (their numbers, not the file, whose
+    last rows may be of a commit that was never finished).
+    """
+
+    version: int
+    checksum: str
+
+
+@dataclass(frozen=True, slots=True)
+class TableEntry:
+    """The file that says what a layer's full shards hold.
+
+    file: its name below the run, "" while no shard is full. records: how many of it are committed.
+    checksum: the CRC-32 of these.
+    """
+
+    file: str = ""
+    records: int = 0
+    checksum: str = "00000000"
 
 
 @dataclass(frozen=True, slots=True)
 class LayerEntry:
     """One layer's committed tuples.
 
-    row_bytes: what one tuple takes in memory. block_rows: rows in a shard. dtype: of keys and
-    values in memory, by torch's name ("bfloat16" is stored as the float32 that equals it).
+    live: rows that are not dead. row_bytes: what one tuple takes in memory. block_rows: rows in a
+    shard. max_key_square: the largest ‖k‖² that there ever was. first_version: of new shards, 0
+    until the layer was compacted. tail: by column what the last, partly filled shard holds.
     """
 
     name: str
     rows: int
+    live: int
     row_bytes: int
     block_rows: int
     dtype: str
+    max_key_square: float
     columns: Mapping[str, ColumnEntry]
+    first_version: int = 0
+    table: TableEntry = TableEntry()
+    tail: Mapping[str, ShardVersion] = field(default_factory=dict)
 
     @property
     def widths(self) -> dict[str, int | None]:
@@ -87,12 +126,14 @@ class LayerEntry:
 class KeptCommit:
     """An older commit that can still be gone back to.
 
-    commit, step, state_file: as in its manifest. checksum: the CRC-32 of the file that holds it.
+    commit, step, state_file: as in its manifest. tables: the files of its layers' tables.
+    checksum: the CRC-32 of the file that holds it.
     """
 
     commit: int
     step: int
     state_file: str
+    tables: tuple[str, ...]
     checksum: str
 
 
@@ -142,13 +183,19 @@ class Manifest:
         """The state files of this commit and of those that are kept."""
         return frozenset({self.state_file, *(kept.state_file for kept in self.kept)})
 
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The files of the layers' tables."""
+        return tuple(entry.table.file for entry in self.layers.values() if entry.table.file)
+
+    @property
+    def named_files(self) -> frozenset[str]:
+        """The states and tables of this commit and of those that are kept, below the run."""
+        return self.state_files.union(self.tables, *(kept.tables for kept in self.kept))
+
     def to_bytes(self) -> bytes:
         """The text of the file."""
-        fields = dataclasses.asdict(self)
-        for layer in fields["layers"].values():
-            for column in layer["columns"].values():
-                column["checksums"] = " ".join(column["checksums"])
-        return documents.seal(_KIND, fields)
+        return documents.seal(_KIND, dataclasses.asdict(self))
 
     @classmethod
     def from_bytes(cls, path: Path, data: bytes) -> "Manifest":
@@ -163,22 +210,7 @@ class Manifest:
         """
         found = documents.unseal(_KIND, path, data)
         try:
-            layers = {
-                name: LayerEntry(
-                    name=name,
-                    rows=int(layer["rows"]),
-                    row_bytes=int(layer["row_bytes"]),
-                    block_rows=int(layer["block_rows"]),
-                    dtype=str(layer["dtype"]),
-                    columns={
-                        key: ColumnEntry(
-                            column["width"], column["dtype"], tuple(column["checksums"].split())
-                        )
-                        for key, column in layer["columns"].items()
-                    },
-                )
-                for name, layer in found["layers"].items()
-            }
+            layers = {name: _layer(name, layer) for name, layer in found["layers"].items()}
             for name in layers:
                 check_name(name, "layer")
             kept = tuple(
@@ -186,6 +218,7 @@ class Manifest:
                     int(older["commit"]),
                     int(older["step"]),
                     older["state_file"],
+                    tuple(older["tables"]),
                     str(older["checksum"]),
                 )
                 for older in found["kept"]
@@ -193,6 +226,10 @@ class Manifest:
             for state_file in (found["state_file"], *(older.state_file for older in kept)):
                 if not _STATE_FILE.fullmatch(state_file):
                     raise ValueError(f"state_file={state_file!r}")
+            tables = [entry.table.file for entry in layers.values()]
+            for table in (*tables, *(name for older in kept for name in older.tables)):
+                if table and not _TABLE_FILE.fullmatch(table):
+                    raise ValueError(f"table={table!r}")
             return cls(
                 commit=int(found["commit"]),
                 step=int(found["step"]),
@@ -215,6 +252,32 @@ class Manifest:
             ) from error
 
 
+def _layer(name: str, found: dict[str, Any]) -> LayerEntry:
+    return LayerEntry(
+        name=name,
+        rows=int(found["rows"]),
+        live=int(found["live"]),
+        row_bytes=int(found["row_bytes"]),
+        block_rows=int(found["block_rows"]),
+        dtype=str(found["dtype"]),
+        max_key_square=float(found["max_key_square"]),
+        columns={
+            column: ColumnEntry(facts["width"], facts["dtype"])
+            for column, facts in found["columns"].items()
+        },
+        first_version=int(found["first_version"]),
+        table=TableEntry(
+            str(found["table"]["file"]),
+            int(found["table"]["records"]),
+            str(found["table"]["checksum"]),
+        ),
+        tail={
+            column: ShardVersion(int(tail["version"]), str(tail["checksum"]))
+            for column, tail in found["tail"].items()
+        },
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Commit:
     """What a commit took: bytes written, bytes of the run now, seconds, and when it was."""
@@ -223,3 +286,17 @@ class Commit:
     disk_bytes: int
     seconds: float
     time: float
+
+
+@dataclass(frozen=True, slots=True)
+class Compaction:
+    """What a compaction left (tuples) and left out (dead), and the run's bytes before and after.
+
+    kept: older commits that can still be gone back to, which may need the old shards.
+    """
+
+    tuples: int
+    dead: int
+    bytes_before: int
+    bytes_after: int
+    kept: int

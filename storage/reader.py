@@ -1,7 +1,8 @@
 """Reading a run, also while it is written: always a committed state, and nothing is changed.
 
-Rows and states that the manifest names are never changed by the next commit; only the state file of
-a commit that is no longer kept goes away, and a reader that meets that looks at the manifest again.
+Rows and states that the manifest names are never changed by the next commit; only the state file
+and the replaced shards of a commit that is no longer kept go away, and a reader that meets that
+looks at the manifest again.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from .layers import StoredLayer, check_fits
 from .layout import Layout, RunHeader, read_header
 from .lock import Writer, current_writer
 from .manifest import LayerEntry, Manifest
+from .tier import CommittedLayer
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from streamlearn.memory import Columns, Memory
     from streamlearn.state import StateTree
 
-__all__ = ["RunReader", "read_manifest"]
+__all__ = ["RunReader", "read_manifest", "widened"]
 
 
 def read_manifest(layout: Layout) -> Manifest | None:
@@ -72,7 +74,7 @@ class RunReader:
         self.scenario: dict[str, Any]
         self.header, self.scenario = read_header(self._layout)
         self._commit: Manifest | None = None
-        self._layers: dict[str, StoredLayer] = {}
+        self._layers: dict[str, tuple[LayerEntry, StoredLayer]] = {}
 
     def manifest(self) -> Manifest | None:
         """The newest commit, or the one chosen; None if the run has never committed.
@@ -86,6 +88,15 @@ class RunReader:
         if self._commit is not None and self._at is not None:
             self._commit = read_kept(self._layout, self._commit, self._at)
         return self._commit
+
+    @property
+    def number(self) -> int:
+        """The number of the commit that was found last.
+
+        Raises:
+            RunStateError: the run has never committed.
+        """
+        return (self._commit or self._newest()).commit
 
     def find_commit(self, step: int) -> Manifest:
         """The commit of a step to go on from: the newest of this step that is not finished.
@@ -125,7 +136,7 @@ class RunReader:
                 )
 
     def load_memory(self, name: str, memory: Memory) -> None:
-        """Fill an empty memory with a layer's committed rows, to the bit.
+        """Fill an empty memory with a layer's committed rows, all of them now, to the bit.
 
         Raises:
             ConfigError: the run has no such layer.
@@ -134,15 +145,70 @@ class RunReader:
             RunStateError: the run has never committed.
             StorageError: the system refused.
         """
-        entry = self._entry(name)
+        entry = self.entry(name)
+        self.check_empty(entry, memory)
+        for shard in range(entry.shards):
+            memory.load_columns(self._read(entry, shard))
+        # A key that was dropped since may have been the largest.
+        memory.max_key_square = entry.max_key_square
+
+    def open_memory(self, name: str, memory: Memory) -> None:
+        """Let an empty memory have a layer's committed rows; blocks come in when they are needed.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            ShapeError: the memory is not empty or not of the kind that was stored.
+            FormatError: a file is missing or damaged; names it.
+            RunStateError: the run has never committed.
+        """
+        entry = self.entry(name)
+        self.check_empty(entry, memory)
+        memory.open(
+            entry.rows,
+            max_key_square=entry.max_key_square,
+            live=entry.live,
+            store=CommittedLayer(self._layer(entry), str(self.path)),
+        )
+
+    def check_memory(self, name: str) -> None:
+        """Read every committed row of a layer and compare it with its checksum.
+
+        Raises:
+            FormatError: a file is missing or damaged; names it.
+            StorageError: the system refused.
+        """
+        entry = self.entry(name)
+        for shard in range(entry.shards):
+            self._read(entry, shard)
+
+    def entry(self, name: str) -> LayerEntry:
+        """What is committed of a layer.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            RunStateError: the run has never committed.
+        """
+        commit = self._commit or self._newest()
+        if name not in commit.layers:
+            raise ConfigError(
+                f"the run {str(self.path)!r} has no layer {name!r}; "
+                f"it has {', '.join(map(repr, commit.layers)) or 'none'}"
+            )
+        return commit.layers[name]
+
+    @staticmethod
+    def check_empty(entry: LayerEntry, memory: Memory) -> None:
+        """Refuse a memory that cannot take a layer's rows.
+
+        Raises:
+            ShapeError: it is not empty or not of the kind that was stored.
+        """
         check_fits(entry, memory)
         if len(memory):
             raise ShapeError(
-                f"the memory for layer {name!r} has {len(memory)} tuples already; "
+                f"the memory for layer {entry.name!r} has {len(memory)} tuples already; "
                 "load into an empty one"
             )
-        for shard in range(entry.shards):
-            memory.load_columns(self._read(entry, shard))
 
     def columns(self, name: str, start: int, stop: int) -> Columns:
         """A layer's committed rows from `start` up to `stop`, by column.
@@ -159,12 +225,12 @@ class RunReader:
         """
         import numpy as np
 
-        entry = self._entry(name)
+        entry = self.entry(name)
         if start < 0:
             raise ShapeError(f"start={start} must not be negative; count rows from 0")
         stop = min(stop, entry.rows)
         parts: dict[str, list[Any]] = {
-            key: [np.empty((0,) if column.width is None else (0, column.width), column.dtype)]
+            key: [np.empty((0,) if column.width is None else (0, column.width), column.stored)]
             for key, column in entry.columns.items()
         }
         while start < stop:
@@ -173,10 +239,13 @@ class RunReader:
             for key, column in self._read(entry, shard).items():
                 parts[key].append(column[rows])
             start += rows.stop - rows.start
-        return {key: np.concatenate(arrays) for key, arrays in parts.items()}
+        return {
+            key: widened(np.concatenate(arrays), entry.columns[key].dtype)
+            for key, arrays in parts.items()
+        }
 
     def shard(self, name: str, column: str, shard: int) -> NDArray[Any]:
-        """The committed rows of one shard of one column of a layer.
+        """The committed rows of one shard of one column of a layer; bfloat16 as float32.
 
         Raises:
             ConfigError: the run has no such layer.
@@ -184,7 +253,8 @@ class RunReader:
             RunStateError: the run has never committed.
             StorageError: the system refused.
         """
-        return self._read_column(self._entry(name), column, shard)
+        entry = self.entry(name)
+        return widened(self._read_column(entry, column, shard), entry.columns[column].dtype)
 
     def events(self, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
         """The complete lines of the event log from a byte offset on, and the next offset.
@@ -214,15 +284,6 @@ class RunReader:
             )
         return commit
 
-    def _entry(self, name: str) -> LayerEntry:
-        commit = self._commit or self._newest()
-        if name not in commit.layers:
-            raise ConfigError(
-                f"the run {str(self.path)!r} has no layer {name!r}; "
-                f"it has {', '.join(map(repr, commit.layers)) or 'none'}"
-            )
-        return commit.layers[name]
-
     def _read(self, entry: LayerEntry, shard: int) -> Columns:
         return {name: self._read_column(entry, name, shard) for name in entry.columns}
 
@@ -239,6 +300,16 @@ class RunReader:
             ) from None
 
     def _layer(self, entry: LayerEntry) -> StoredLayer:
-        if entry.name not in self._layers:
-            self._layers[entry.name] = StoredLayer(self._layout.layer(entry.name), entry)
-        return self._layers[entry.name]
+        known = self._layers.get(entry.name)
+        if known is None or known[0] != entry:
+            known = self._layers[entry.name] = entry, StoredLayer(self._layout, entry)
+        return known[1]
+
+
+def widened(rows: NDArray[Any], dtype: str) -> NDArray[Any]:
+    """Stored numbers as numbers: the bits of a bfloat16 as the float32 that it equals."""
+    if dtype != "bfloat16":
+        return rows
+    import numpy as np
+
+    return (rows.astype(np.uint32) << 16).view(np.float32)

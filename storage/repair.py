@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 from streamlearn.errors import FormatError
 
 from . import documents, files
+from .columns import new_array
 from .documents import FORMAT_VERSION
-from .files import Writing
 from .kept import keep_commit
-from .layers import new_array, write_group
+from .layers import write_group
 from .layout import RUN_KIND, Layout, is_run, not_a_run
 from .lock import RunLock
 from .metadata import METADATA_NAME, seal_metadata
 from .verify import Damage, Verification, check_run, verify
 from .writer import RunStore
+from .writing import Writing
 
 if TYPE_CHECKING:
     from .manifest import Manifest

@@ -1,14 +1,7 @@
 """The one writer of a run: commits that are whole or did not happen.
 
-The order of a commit is what makes it one:
-
-1. the shards with new rows, the state file and the manifest of the commit before, where it is to
-   be kept, each written aside, synced and renamed;
-2. the event log and every directory with a new name are synced;
-3. the manifest moves: this is the commit;
-4. only now do the zarr arrays show the new rows, and what is not kept goes.
-
-Whatever fails, `_settle` brings the run back to what the manifest says.
+`Commits` makes them; here is what a program holds: the lock, the event log, and the thread that a
+commit may be left to while learning goes on.
 """
 
 from __future__ import annotations
@@ -16,36 +9,38 @@ from __future__ import annotations
 import dataclasses
 import os
 import shutil
+import threading
 import time
 import uuid
-import weakref
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from streamlearn import __version__
 from streamlearn.errors import RunStateError
 
 from . import documents, files
+from .commits import Commits
 from .creation import build_run, make_directories, run_exists
 from .events import EventLog
-from .files import Writing
-from .kept import check_keep, keep_commit, named_files, read_kept
-from .layers import StoredLayer, check_fits, describe
+from .kept import check_keep, read_kept
+from .layers import check_fits
 from .layout import Layout, check_name, read_header
 from .lock import RunLock
-from .manifest import Commit, KeptCommit, LayerEntry, Manifest, Status
-from .reader import RunReader, read_manifest
+from .manifest import Commit, Compaction, Manifest, Status
+from .pending import PendingCommit
+from .reader import RunReader
+from .tier import LayerStore
 
 if TYPE_CHECKING:
     from types import TracebackType
 
-    from streamlearn.memory import Memory
+    from numpy.typing import NDArray
+
+    from streamlearn.memory import Columns, Memory, MemorySnapshot
     from streamlearn.state import StateTree
 
 __all__ = ["RunStore"]
-
-_Revisions: TypeAlias = "dict[str, tuple[weakref.ref[Memory], tuple[int, ...]]]"
 
 
 class RunStore:
@@ -55,22 +50,21 @@ class RunStore:
 
     Attributes:
         path: the directory of the run, absolute.
-        manifest: the newest commit, None if there is none yet.
     """
 
     def __init__(self, layout: Layout, lock: RunLock) -> None:
         self.path = layout.path
-        self.manifest: Manifest | None = None
         self._layout = layout
         self._lock = lock
-        self._layers: dict[str, StoredLayer] = {}
-        # What the blocks were when they were committed, for the newest commit and the one that is
-        # being made: whichever the manifest turns out to name, its blocks are known.
-        self._revisions: dict[int, _Revisions] = {}
-        self._other_bytes = 0  # of all files but the manifest and the event log
-        self._settled = False  # whether all this is known to be what the disk says
-        self._settle()
+        self._turn = threading.RLock()  # one commit, or one block, is written at a time
+        self._pending: PendingCommit | None = None
+        self._commits = Commits(layout)
         self._log = EventLog(layout.events, *_committed_events(self.manifest))
+
+    @property
+    def manifest(self) -> Manifest | None:
+        """The newest commit, None if there is none yet."""
+        return self._commits.manifest
 
     @classmethod
     def create(
@@ -165,7 +159,7 @@ class RunStore:
             samples: scored so far.
             status: "running", "stopped" or "finished".
             state: all that is needed to go on, beside the memories.
-            memories: the memory of each growing layer, by its name; only what was appended since
+            memories: the memory of each growing layer, by its name; only what has changed since
                 the last commit is written.
             summary: what `inspect` and others show without loading anything.
             keep: how many of the newest commits can be gone back to, this one among them.
@@ -178,68 +172,137 @@ class RunStore:
             FormatError: something in the state or the summary cannot be saved.
             StorageError: the system refused; the last commit is whole and a later one may succeed.
         """
+        pending = self.begin(
+            step=step,
+            samples=samples,
+            status=status,
+            state=state,
+            memories=memories,
+            summary=summary,
+            keep=keep,
+            wait=True,
+        )
+        return pending.result()
+
+    def begin(
+        self,
+        *,
+        step: int,
+        samples: int,
+        status: Status,
+        state: StateTree,
+        memories: Mapping[str, Memory],
+        summary: Mapping[str, Any],
+        keep: int = 1,
+        wait: bool = False,
+    ) -> PendingCommit:
+        """Begin what `commit` does and let a thread end it; what is committed is what is there now.
+
+        The commit has happened once `result` of what is returned has said so; until then nothing
+        else is begun. The first commit of a memory is waited for here.
+
+        Args:
+            step: as for `commit`.
+            samples: as for `commit`.
+            status: as for `commit`.
+            state: as for `commit`.
+            memories: as for `commit`.
+            summary: as for `commit`.
+            keep: as for `commit`.
+            wait: do all of it now.
+
+        Raises:
+            StreamlearnError: as `commit` does; what only the writing shows is raised by `result`.
+        """
         from .states import encode_state
 
+        started = time.perf_counter()
         self._log.require_open()
         check_keep(keep)
-        started = time.perf_counter()
-        event_bytes_before = self.manifest.event_bytes if self.manifest else 0
-        if not self._settled:
-            self._settle()
-        self._check_layers(memories)
-        data = encode_state(state)
-        draft = self._draft(step, samples, status, data, documents.plain(summary))
+        if self._pending is not None:
+            self._pending.wait()
+        with self._turn:
+            self._commits.settle()
+            self._check_layers(memories)
+            data = encode_state(state)
+            draft = self._draft(step, samples, status, data, documents.plain(summary))
+            new = {name for name, memory in memories.items() if not self._knows(name, memory)}
+            snapshots: dict[str, MemorySnapshot] = {}
+            for name, memory in memories.items():
+                if name in new:
+                    memory.touch_all()
+                snapshots[name] = memory.snapshot()
 
-        self._settled = False
-        writing = Writing(self._layout.scratch)
-        revisions: _Revisions = {}
-        layers: dict[str, LayerEntry] = {}
-        for name, memory in memories.items():
-            layers[name], revisions[name] = self._write_layer(name, memory, writing)
-        writing.replace(self.path / draft.state_file, data)
-        kept: tuple[KeptCommit, ...] = ()
-        if self.manifest and keep > 1:
-            entry_before = keep_commit(self._layout, self.manifest, writing)
-            kept = (*self.manifest.kept, entry_before)[1 - keep :]
-        self._log.sync()
-        writing.sync_directories()
+        def write() -> Commit:
+            with self._turn:
+                return self._commits.write(
+                    draft,
+                    data,
+                    memories,
+                    snapshots,
+                    keep=keep,
+                    sync_events=self._log.sync,
+                    started=started,
+                )
 
-        draft = dataclasses.replace(
-            draft,
-            layers=layers,
-            kept=kept,
-            event_bytes=self._log.size,
-            event_checksum=f"{self._log.checksum:08x}",
+        def end(happened: bool) -> None:
+            for name, memory in memories.items():
+                if not happened:
+                    memory.restore(snapshots[name])
+                    continue
+                memory.saved(snapshots[name])
+                if name in new:
+                    memory.store = LayerStore(self, name)
+
+        self._pending = PendingCommit(write, end)
+        if wait or new:
+            self._pending.run()
+        else:
+            self._pending.start()
+        return self._pending
+
+    def open_memory(self, name: str, memory: Memory) -> None:
+        """Let an empty memory have a layer's committed rows; blocks come in when they are needed.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            ShapeError: the memory is not empty or not of the kind that was stored.
+            RunStateError: the run has never committed.
+        """
+        reader = self.read()
+        entry = reader.entry(name)
+        reader.check_empty(entry, memory)
+        memory.open(
+            entry.rows,
+            max_key_square=entry.max_key_square,
+            live=entry.live,
+            store=LayerStore(self, name),
         )
-        named = named_files(self._layout, draft)
-        gone = sorted(named_files(self._layout, self.manifest) - named)
-        grown = writing.bytes_grown - sum(map(files.size_of, gone))
-        grown += sum(self._layers[name].publications(entry) for name, entry in layers.items())
-        manifest, text = _with_disk_bytes(draft, self._other_bytes + grown + self._log.size)
-        self._revisions[manifest.commit] = revisions
-        writing.replace(self._layout.manifest, text)
-        self.manifest = manifest
-        writing.sync_directories()
 
-        for name, entry in layers.items():
-            self._layers[name].publish(entry, writing)
-        writing.sync_directories()
-        for path in gone:
-            writing.remove(path)
-        self._revisions = {manifest.commit: revisions}
-        self._other_bytes += grown
-        self._settled = True
-        return Commit(
-            bytes_written=writing.bytes_written + max(0, self._log.size - event_bytes_before),
-            disk_bytes=manifest.disk_bytes,
-            seconds=time.perf_counter() - started,
-            time=manifest.time,
-        )
+    def read_block(self, name: str, index: int, out: Mapping[str, NDArray[Any]]) -> None:
+        """Fill arrays with the rows of a block as it was last written; any thread may.
+
+        Raises:
+            FormatError: a file is missing or damaged; names it.
+            StorageError: the system refused.
+        """
+        self._commits.read_block(name, index, out)
+
+    def write_block(
+        self, name: str, index: int, columns: Columns, rewritten: frozenset[str]
+    ) -> None:
+        """Write a full block before its commit, which will name it.
+
+        Raises:
+            RunStateError: the run is closed.
+            StorageError: the system refused; what was committed is whole.
+        """
+        self._log.require_open()
+        with self._turn:
+            self._commits.write_block(name, index, columns, rewritten)
 
     def rewind(self, commit: int) -> None:
         """Go back to an older commit that is kept; everything after it is gone for good.
-
-        What was loaded from that commit is known to be as it is committed.
 
         Args:
             commit: the number of it.
@@ -250,29 +313,52 @@ class RunStore:
             StorageError: the system refused; the run is at the newest commit or at that one.
         """
         self._log.require_open()
-        if not self._settled:
-            self._settle()
+        if self._pending is not None:
+            self._pending.wait()
+        self._commits.settle()
         if self.manifest is None:
             raise RunStateError(
                 f"the run {str(self.path)!r} has never committed, so it cannot go back; "
                 "start it again under another name"
             )
         manifest = read_kept(self._layout, self.manifest, commit)
-        writing = Writing(self._layout.scratch)
-        if manifest != self.manifest:
-            self._settled = False
-            for name, entry in manifest.layers.items():
-                self._layers[name].publish(entry, writing)  # no plain reader sees what will go
-            writing.sync_directories()
-            # From here on the newer commits are no more, and not before that is durable (which
-            # `_settle` sees to) is anything written or deleted that one of them named.
-            writing.replace(self._layout.manifest, manifest.to_bytes())
-            self._settle()
-        self._revisions = {commit: self._revisions.get(commit, {})}
+        self._commits.rewind(manifest)
         self._log.cut(*_committed_events(manifest))
-        self.manifest, text = _with_disk_bytes(manifest, self._other_bytes + self._log.size)
-        writing.replace(self._layout.manifest, text)
-        writing.sync_directories()
+        self._commits.count_bytes(self._log.size)
+
+    def compact(self) -> Compaction:
+        """Leave dead rows out; the others keep their order, in new shards, by a commit of its own.
+
+        Retrieval then adds up other blocks, so results may differ in their last bits.
+
+        Raises:
+            RunStateError: the run has never committed, or is closed.
+            FormatError: a file is damaged; names it.
+            StorageError: the system refused; the last commit is whole.
+        """
+        self._log.require_open()
+        with self._turn:
+            self._commits.settle()
+            before = self.manifest
+            if before is None:
+                raise RunStateError(
+                    f"the run {str(self.path)!r} has never committed, so there is nothing to "
+                    "compact; start it again under another name"
+                )
+            dead = sum(entry.rows - entry.live for entry in before.layers.values())
+            rows = sum(entry.live for entry in before.layers.values())
+            if dead:
+                self.log({"event": "notice", "text": f"compacted: {dead} dead tuples left out"})
+                draft = dataclasses.replace(
+                    before,
+                    commit=before.commit + 1,
+                    time=time.time(),
+                    event_bytes=self._log.size,
+                    event_checksum=f"{self._log.checksum:08x}",
+                )
+                self._commits.compact(draft, sync_events=self._log.sync)
+            after = self.manifest or before
+        return Compaction(rows, dead, before.disk_bytes, after.disk_bytes, len(after.kept))
 
     def log(self, record: Mapping[str, Any]) -> None:
         """Add a line to the event log, with the time; readers see it at once.
@@ -287,15 +373,17 @@ class RunStore:
         self._log.append(record)
 
     def read(self, *, at: int | None = None) -> RunReader:
-        """A reader of this run; a memory that it loads is not written again.
+        """A reader of this run.
 
         Args:
             at: the number of an older commit that is kept, to be gone back to.
         """
-        return _OwnReader(self, at)
+        return RunReader(self.path, at=at)
 
     def close(self) -> None:
         """Let the next writer in; what was not committed is lost. Harmless if it is closed."""
+        if self._pending is not None:
+            self._pending.wait()
         self._log.close()
         self._lock.release()
 
@@ -310,35 +398,10 @@ class RunStore:
     ) -> None:
         self.close()
 
-    def _settle(self) -> None:
-        """Take the manifest on the disk for the truth and put away whatever it does not name."""
-        self._settled = False
-        layout = self._layout
-        self.manifest = read_manifest(layout)
-        self._layers = {}
-        writing = Writing(layout.scratch)
-        # It may be there without being durable yet; nothing is deleted on its word before it is.
-        files.sync_directory(self.path)
-        files.remove_tree(layout.scratch)
-        writing.make_directory(layout.scratch)
-        layers = self.manifest.layers if self.manifest else {}
-        writing.make_directory(layout.commits)
-        named = named_files(layout, self.manifest)
-        for path in (*_entries(layout.states), *_entries(layout.commits)):
-            if path not in named:
-                files.remove_tree(path)
-        for path in _entries(layout.layers):
-            if path.is_dir() and path.name not in layers:
-                files.remove_tree(path)
-        for name, entry in layers.items():
-            layer = self._layers[name] = StoredLayer(layout.layer(name), entry)
-            for path in list(layer.strays(entry)):
-                files.remove_tree(path)
-            layer.publish(entry, writing)
-        writing.sync_directories()
-        counted = (layout.manifest, layout.events)
-        self._other_bytes = files.tree_bytes(self.path) - sum(map(files.size_of, counted))
-        self._settled = True
+    def _knows(self, name: str, memory: Memory) -> bool:
+        """Whether a memory's changes since the last commit are all that is to be written."""
+        store = memory.store
+        return isinstance(store, LayerStore) and store.belongs_to(self, name)
 
     def _check_layers(self, memories: Mapping[str, Memory]) -> None:
         committed = self.manifest.layers if self.manifest else {}
@@ -351,6 +414,11 @@ class RunStore:
                     f"({', '.join(map(repr, memories)) or 'none'}); give all of them to a commit"
                 )
             check_fits(entry, memories[name])
+            if len(memories[name]) < entry.rows:
+                raise RunStateError(
+                    f"layer {name!r} has {len(memories[name])} tuples but {entry.rows} are "
+                    "committed; load the run before you go on with it"
+                )
 
     def _draft(
         self, step: int, samples: int, status: Status, state: bytes, summary: dict[str, Any]
@@ -369,64 +437,13 @@ class RunStore:
             time=time.time(),
             state_file=state_file,
             state_checksum=f"{files.checksum(state):08x}",
-            event_bytes=0,
-            event_checksum="",
+            event_bytes=self._log.size,
+            event_checksum=f"{self._log.checksum:08x}",
             layers={},
             summary=summary,
         )
-
-    def _write_layer(
-        self, name: str, memory: Memory, writing: Writing
-    ) -> tuple[LayerEntry, tuple[weakref.ref[Memory], tuple[int, ...]]]:
-        entry = self.manifest.layers.get(name) if self.manifest else None
-        if entry is None:
-            entry = describe(name, memory)
-            self._layers[name] = StoredLayer.create(self._layout.layer(name), entry, writing)
-        known: tuple[int, ...] = ()
-        if self.manifest:
-            owner, revisions = self._revisions.get(self.manifest.commit, {}).get(
-                name, (lambda: None, ())
-            )
-            known = revisions if owner() is memory else ()
-        now = tuple(block.revision for block in memory.blocks)
-        entry = self._layers[name].write(entry, memory, known, writing)
-        return entry, (weakref.ref(memory), now)
-
-    def _loaded(self, commit: int, name: str, memory: Memory) -> None:
-        revisions = tuple(block.revision for block in memory.blocks)
-        self._revisions.setdefault(commit, {})[name] = weakref.ref(memory), revisions
-
-
-class _OwnReader(RunReader):
-    """The writer's own reader: it tells the writer what it loaded."""
-
-    def __init__(self, store: RunStore, at: int | None) -> None:
-        super().__init__(store.path, at=at)
-        self._store = store
-
-    def load_memory(self, name: str, memory: Memory) -> None:
-        super().load_memory(name, memory)
-        if self._commit is not None:
-            self._store._loaded(self._commit.commit, name, memory)
-
-
-def _with_disk_bytes(manifest: Manifest, others: int) -> tuple[Manifest, bytes]:
-    """The manifest that counts itself, and its text: a digit more may need another round."""
-    text = manifest.to_bytes()
-    for _ in range(4):
-        manifest = dataclasses.replace(manifest, disk_bytes=others + len(text))
-        longer = manifest.to_bytes()
-        if len(longer) == len(text):
-            return manifest, longer
-        text = longer
-    return manifest, text
 
 
 def _committed_events(manifest: Manifest | None) -> tuple[int, int]:
     """How many bytes of the event log are committed, and their checksum."""
     return (manifest.event_bytes, int(manifest.event_checksum, 16)) if manifest else (0, 0)
-
-
-def _entries(path: Path) -> list[Path]:
-    with files.translated("read", path):
-        return sorted(path.iterdir())

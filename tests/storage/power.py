@@ -191,6 +191,10 @@ class Recorder:
         after.promised.append((target.name, node))
         before.promised.append((source.name, None))
 
+    def _link(self, _: None, source: Path, target: Path) -> None:
+        node = self._folder(source.parent).now[source.name]
+        self._folder(target.parent).promised.append((target.name, node))
+
     def _remove(self, _: None, path: Path) -> None:
         self._folder(path.parent).promised.append((path.name, None))
 

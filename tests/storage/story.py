@@ -1,27 +1,42 @@
-"""What the tests of crashes let happen to a run: commits, going back, and others after that."""
+"""What the tests of crashes let happen to a run: rows come, change and go, and the run goes back."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore
 
-from .support import assert_same_bits, commit, grow, load, make_memory, make_store
+from .support import LAYER, assert_same_bits, change, commit, grow, load, make_memory, make_store
 
 KEEP = 2
-STEPS = (0, 1, 2, 1, 9)
-"""The step of the newest commit after each part of the story; before the fourth it goes back."""
+PARTS = 6
+"""0 and 1: commits with new rows. 2: one with changed and dropped rows as well. 3: going back to 1.
+4: a commit with new, changed and dropped rows, a full block of which was written ahead. 5: the dead
+rows are left out."""
+
+STEPS = (0, 1, 2, 1, 9, 9)
+"""The step of the newest commit after each part."""
 
 _GROWTH = {0: 300, 1: 400, 2: 5, 9: 350}
-_ROWS_OF = {0: (0,), 1: (0, 1), 2: (0, 1, 2), 9: (0, 1, 9)}
 
 
-def memory_at(step: int) -> Memory:
-    """The memory of the commit of a step."""
+def memory_at(part: int) -> Memory:
+    """The memory of the newest commit after a part."""
     memory = make_memory()
-    for grown in _ROWS_OF[step]:
-        grow(memory, _GROWTH[grown], grown)
-    return memory
+    _learn(memory, 0)
+    for step in {0: (), 1: (1,), 2: (1, 2), 3: (1,), 4: (1, 9), 5: (1, 9)}[part]:
+        _learn(memory, step)
+    if part < 5:
+        return memory
+    alive = make_memory()
+    for index in range(len(memory.blocks)):
+        columns = memory.host_columns(index)
+        kept = columns["born"] != -2
+        alive.load_columns({name: column[kept] for name, column in columns.items()})
+    alive.max_key_square = memory.max_key_square
+    return alive
 
 
 def begin(runs: Path) -> Path:
@@ -33,16 +48,20 @@ def begin(runs: Path) -> Path:
 
 def go_on(store: RunStore, part: int) -> Iterator[int]:
     """Let the rest of the story happen after a part of it; gives each part when it is durable."""
-    memory = load(store.read())
-    for following in range(part + 1, len(STEPS)):
+    memory = _open(store)
+    for following in range(part + 1, PARTS):
         step = STEPS[following]
         if following == 3:
             assert store.manifest is not None
-            number = store.read().find_commit(step).commit
-            memory = load(store.read(at=number))
-            store.rewind(number)
+            store.rewind(store.read().find_commit(step).commit)
+            memory = _open(store)
+        elif following == 5:
+            store.compact()
         else:
-            grow(memory, _GROWTH[step], step)
+            _learn(memory, step)
+            if following == 4:
+                columns = memory.host_columns(1)
+                store.write_block(LAYER, 1, columns, frozenset())
             _commit(store, memory, step)
         yield following
 
@@ -55,13 +74,31 @@ def part_of(path: Path, acknowledged: int) -> int:
     reader = RunReader(path)
     manifest = reader.manifest()
     assert manifest is not None
-    possible = range(acknowledged, min(acknowledged + 2, len(STEPS)))
-    part = next(part for part in possible if STEPS[part] == manifest.step)
-    for number in (*(kept.commit for kept in manifest.kept), manifest.commit):
-        reader = RunReader(path, at=number)
-        step = reader.state()["step"]
-        assert_same_bits(load(reader), memory_at(step))
+    for part in range(acknowledged, min(acknowledged + 2, PARTS)):
+        expected = memory_at(part)
+        if (STEPS[part], len(expected)) == (manifest.step, manifest.layers[LAYER].rows):
+            break
+    else:
+        raise AssertionError(f"step {manifest.step} after part {acknowledged}")
+    assert_same_bits(load(reader), expected)
+    for number in (kept.commit for kept in manifest.kept):
+        older = RunReader(path, at=number)
+        step = older.state()["step"]
+        assert_same_bits(load(older), memory_at({0: 0, 1: 1, 2: 2, 9: 4}[step]))
     return part
+
+
+def _open(store: RunStore) -> Memory:
+    memory = make_memory()
+    store.open_memory(LAYER, memory)
+    return memory
+
+
+def _learn(memory: Memory, step: int) -> None:
+    grow(memory, _GROWTH[step], step)
+    if step in (2, 9):
+        change(memory, [5, 511, len(memory) - 1, 520], step)
+        memory.drop(torch.tensor([17, step, 513]))
 
 
 def _commit(store: RunStore, memory: Memory, step: int) -> None:

@@ -24,6 +24,7 @@ PRIMITIVES = (
     "truncate",
     "sync",
     "rename",
+    "link",
     "remove",
     "make_directory",
     "remove_directory",
@@ -43,6 +44,14 @@ def grow(memory: Memory, rows: int, step: int) -> None:
     key[1::7] *= 1e-40  # numbers that are subnormal in float32
     weight = torch.rand(rows, generator=random, dtype=torch.float64)
     memory.append(Tuples(key, weight, value), step)
+
+
+def change(memory: Memory, rows: list[int], step: int) -> None:
+    """Give some rows other weights and values, which depend on nothing but these arguments."""
+    random = torch.Generator().manual_seed(7000 + step)
+    weight = torch.rand(len(rows), generator=random, dtype=torch.float64)
+    value = torch.randn(len(rows), memory.value_width, generator=random, dtype=torch.float64)
+    memory.rewrite(torch.tensor(rows), weight=weight, value=value)
 
 
 def make_store(runs: Path, name: str = "run") -> RunStore:
@@ -68,20 +77,21 @@ def load(reader: RunReader, dtype: torch.dtype = torch.float32, name: str = LAYE
 
 
 def assert_same_bits(found: Memory, expected: Memory) -> None:
-    assert len(found) == len(expected)
+    assert (len(found), found.live) == (len(expected), expected.live)
     assert found.max_key_square == expected.max_key_square
-    for one, other in zip(found.blocks, expected.blocks, strict=True):
-        assert one.count == other.count
-        for name in ("key", "side", "weight", "born", "key_square"):
-            bits = [
-                getattr(block, name).contiguous().view(torch.uint8).numpy()
-                for block in (one, other)
-            ]
-            np.testing.assert_array_equal(bits[0], bits[1], err_msg=name)
+    assert len(found.blocks) == len(expected.blocks)
+    for index in range(len(expected.blocks)):
+        one, other = found.host_columns(index), expected.host_columns(index)
+        assert list(one) == list(other)
+        for name, column in other.items():
+            assert one[name].dtype == column.dtype
+            np.testing.assert_array_equal(
+                one[name].reshape(-1).view(np.uint8), column.reshape(-1).view(np.uint8), name
+            )
 
 
 def committed_columns(memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
-    blocks = list(memory.host_blocks())
+    blocks = [memory.host_columns(index) for index in range(len(memory.blocks))]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 

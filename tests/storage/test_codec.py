@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import zarr
 
-from streamlearn.storage import documents
-from streamlearn.storage.codec import array_metadata, codec_for
+from streamlearn.storage import documents, files
+from streamlearn.storage.codec import array_metadata, codec_for, rows_checksum
 
-KINDS = [("float32", 5), ("float64", 3), ("int64", None), ("float32", None)]
+KINDS = [("float32", 5), ("float64", 3), ("uint16", 4), ("int64", None), ("float32", None)]
 
 
 @pytest.mark.parametrize(("dtype", "width"), KINDS)
@@ -22,7 +22,7 @@ def test_plain_zarr_reads_an_encoded_shard_from_its_file(
     row = () if width is None else (width,)
     data = np.random.default_rng(rows).normal(0, 9, (rows, *row)).astype(dtype)
     for shard in range(2):
-        path = tmp_path / codec.name.format(shard)
+        path = tmp_path / codec.name(shard)
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(codec.encode(data))
     shape = [512 + rows, *row]
@@ -70,14 +70,48 @@ def test_a_truncated_shard_is_noticed(length: int) -> None:
             codec.decode(data[:length], count)
 
 
-def test_float32_that_holds_bfloat16_takes_no_more_than_its_upper_half() -> None:
-    codec = codec_for(array_metadata("float32", 512, 64, {}))
-    wide = np.random.default_rng(0).standard_normal((512, 64), np.float32)
-    narrow = (wide.view(np.uint32) & 0xFFFF0000).view(np.float32)
-    assert len(codec.encode(narrow)) < 0.5 * wide.nbytes
-    assert len(codec.encode(narrow)) < 0.6 * len(codec.encode(wide))
+def test_a_shard_takes_what_its_begun_chunks_take() -> None:
+    codec = codec_for(array_metadata("float32", 512, 6, {}))
+    for rows, chunks in ((0, 0), (1, 1), (128, 1), (129, 2), (512, 4)):
+        data = codec.encode(np.ones((rows, 6), np.float32))
+        assert len(data) == codec.size(rows) == chunks * (128 * 24 + 4) + 68
+
+
+@pytest.mark.parametrize("rows", [1, 128, 300, 512])
+def test_rows_are_read_straight_to_their_place(tmp_path: Path, rows: int) -> None:
+    codec = codec_for(array_metadata("float32", 512, 6, {}))
+    data = np.random.default_rng(0).standard_normal((rows, 6), np.float32)
+    path = tmp_path / "shard"
+    path.write_bytes(codec.encode(data))
+    out = np.full_like(data, np.nan)
+    files.read_into(path, codec.places(out))
+    assert out.tobytes() == data.tobytes()
+    path.write_bytes(codec.encode(data)[: rows * 24 // 2])
+    with pytest.raises(ValueError, match="it ends after"):
+        files.read_into(path, codec.places(out))
+
+
+def test_what_zarr_writes_decodes(tmp_path: Path) -> None:
+    metadata = array_metadata("float32", 512, 6, {})
+    (tmp_path / "zarr.json").write_bytes(documents.encode({**metadata, "shape": [512, 6]}))
+    data = np.random.default_rng(0).standard_normal((512, 6), np.float32)
+    zarr.open_array(tmp_path, mode="r+")[...] = data
+    (shard,) = (path for path in (tmp_path / "c").rglob("*") if path.is_file())
+    zarr_bytes = shard.read_bytes()
+    assert len(zarr_bytes) == codec_for(metadata).size(512)
+    assert codec_for(metadata).decode(zarr_bytes, 512).tobytes() == data.tobytes()
+
+
+def test_a_checksum_goes_on_from_the_rows_before() -> None:
+    rows = np.random.default_rng(0).standard_normal((300, 6), np.float32)
+    assert rows_checksum(rows[100:], rows_checksum(rows[:100])) == rows_checksum(rows)
+    assert rows_checksum(rows[:0], 7) == 7
 
 
 def test_metadata_that_is_no_array_is_refused() -> None:
-    with pytest.raises(ValueError, match="zarr cannot make an array"):
+    with pytest.raises(ValueError, match="not the metadata of an array"):
         codec_for({"zarr_format": 3})
+    metadata = array_metadata("float32", 512, 6, {})
+    metadata["codecs"][0]["configuration"]["codecs"].pop()
+    with pytest.raises(ValueError, match="not those of a run"):
+        codec_for(metadata)

@@ -134,27 +134,32 @@ def test_resuming_writes_no_shard_again_whoever_loaded_it(tmp_path: Path, own: b
         assert_same_bits(load(RunReader(store.path)), again)
 
 
-def test_a_loaded_block_is_not_even_looked_at(
+def test_opening_reads_no_rows_and_a_commit_only_the_block_that_grew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     memory = make_memory()
     grow(memory, 3 * BLOCK_ROWS + 5, 0)
     with make_store(tmp_path) as store:
         commit(store, memory, 0)
-    looked: list[int] = []
-    original = Memory.host_columns
+    read: list[str] = []
+    original = files.read_into
 
-    def look(self: Memory, index: int) -> Any:
-        looked.append(index)
-        return original(self, index)
+    def look(path: Path, places: Any) -> None:
+        read.append(str(path.relative_to(store.path / "memory.zarr" / "layers" / LAYER)))
+        original(path, places)
 
-    monkeypatch.setattr(Memory, "host_columns", look)
+    monkeypatch.setattr(files, "read_into", look)
     with RunStore.open(store.path) as store:
-        again = load(store.read())
+        again = make_memory()
+        store.open_memory(LAYER, again)
+        assert (len(again), again.max_key_square) == (len(memory), memory.max_key_square)
+        assert read == []
         grow(again, 5, 1)
         commit(store, again, 1)
         commit(store, again, 2)
-    assert looked == [3]
+    assert sorted(read) == ["born/c/3", "key/c/3/0", "value/c/3/0", "weight/c/3"]
+    grow(memory, 5, 1)
+    assert_same_bits(load(RunReader(store.path)), memory)
 
 
 def test_disk_bytes_are_what_lies_on_the_disk(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ import pytest
 from streamlearn.storage import RunReader, RunStore, files
 from streamlearn.storage.verify import verify
 
-from .story import STEPS, begin, go_on, memory_at, part_of
+from .story import PARTS, begin, go_on, memory_at, part_of
 from .support import assert_same_bits, load
 
 
@@ -26,7 +26,7 @@ def test_a_run_killed_at_any_primitive_is_whole_and_goes_on_to_the_same_bits(
     monkeypatch.setattr(files, "sync", lambda descriptor: None)
     seen: set[str] = set()
     parts: set[int] = set()
-    end = memory_at(STEPS[-1])
+    end = memory_at(PARTS - 1)
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=root, env=environment
     ) as child:
@@ -47,4 +47,4 @@ def test_a_run_killed_at_any_primitive_is_whole_and_goes_on_to_the_same_bits(
             shutil.rmtree(path)
     assert child.returncode == 0
     assert seen >= {"open_file", "write_all", "sync", "rename", "remove", "truncate", None}
-    assert parts == set(range(len(STEPS)))
+    assert parts == set(range(PARTS))

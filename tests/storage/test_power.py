@@ -12,7 +12,7 @@ from streamlearn.storage import RunReader, RunStore, files
 from streamlearn.storage.verify import verify
 
 from .power import Recorder, Tree, fingerprint, write_tree
-from .story import STEPS, begin, go_on, memory_at, part_of
+from .story import PARTS, begin, go_on, memory_at, part_of
 from .support import assert_same_bits, load
 
 SAMPLES = 1
@@ -23,7 +23,7 @@ def memories(monkeypatch: pytest.MonkeyPatch) -> None:
     """The memories of the story, made once."""
     made: dict[int, Memory] = {}
     monkeypatch.setattr(
-        "tests.storage.story.memory_at", lambda step: made.setdefault(step, memory_at(step))
+        "tests.storage.story.memory_at", lambda part: made.setdefault(part, memory_at(part))
     )
 
 
@@ -71,10 +71,10 @@ def test_whatever_a_loss_of_power_leaves_opens_at_a_commit(
             if rng.random() < 0.1:
                 for _ in go_on(store, part):
                     pass
-                assert_same_bits(load(RunReader(path)), memory_at(STEPS[-1]))
+                assert_same_bits(load(RunReader(path)), memory_at(PARTS - 1))
                 assert verify(path).damage == ()
         shutil.rmtree(path)
-    assert parts == set(range(len(STEPS)))
+    assert parts == set(range(PARTS))
     assert len(left) > 100
 
 
