@@ -51,8 +51,8 @@ def describe(name: str, memory: Memory) -> LayerEntry:
         block_rows=memory.block_rows,
         dtype=kind,
         columns={
-            column: ColumnEntry(width, dtypes[column])
-            for column, width in memory.column_widths().items()
+            name: ColumnEntry(column.width, dtypes[name])
+            for name, column in memory.columns().items()
         },
     )
 
@@ -230,6 +230,8 @@ class StoredLayer:
             RunStateError: committed rows are not in the memory as they were.
             StorageError: the system refused.
         """
+        from streamlearn.bits import widen
+
         checksums = {name: list(column.checksums) for name, column in entry.columns.items()}
         if len(memory) < entry.rows:
             raise RunStateError(
@@ -238,10 +240,13 @@ class StoredLayer:
             )
         for index, block in enumerate(memory.blocks):
             committed = entry.rows_in(index)
-            unchanged = index < len(revisions) and revisions[index] == block.revision
+            unchanged = index < len(revisions) and revisions[index] == block.count
             if unchanged and committed == block.count:
                 continue
-            columns = memory.host_columns(index)
+            columns = {
+                name: widen(rows) if rows.dtype == "uint16" else rows
+                for name, rows in memory.host_columns(index).items()
+            }
             for name, stored in self.columns.items():
                 rows, known = columns[name], checksums[name]
                 total = rows_checksum(rows[:committed])

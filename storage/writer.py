@@ -388,12 +388,12 @@ class RunStore:
                 name, (lambda: None, ())
             )
             known = revisions if owner() is memory else ()
-        now = tuple(block.revision for block in memory.blocks)
+        now = tuple(block.count for block in memory.blocks)
         entry = self._layers[name].write(entry, memory, known, writing)
         return entry, (weakref.ref(memory), now)
 
     def _loaded(self, commit: int, name: str, memory: Memory) -> None:
-        revisions = tuple(block.revision for block in memory.blocks)
+        revisions = tuple(block.count for block in memory.blocks)
         self._revisions.setdefault(commit, {})[name] = weakref.ref(memory), revisions
 
 
