@@ -13,7 +13,7 @@ from streamlearn.errors import DataNotFoundError, FormatError, StorageError
 __all__ = ["FORMAT", "FORMAT_VERSION", "read_learner_file", "write_learner_file"]
 
 FORMAT = "streamlearn-learner"
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 
 
 def write_learner_file(path: Path, tensors: dict[str, Tensor], header: Mapping[str, str]) -> None:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
+from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError, ShapeError
 from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
 from streamlearn.memory import PRIOR, Memory, Tuples
@@ -106,11 +107,9 @@ class GrowingLayer(nn.Module, ABC):
 
     def get_extra_state(self) -> dict[str, Any]:
         """The stored tuples and the clock, so that `state_dict` of any network is complete."""
-        columns = [self.memory.host_columns(index) for index in range(len(self.memory.blocks))]
         return {
             "columns": [
-                {name: torch.from_numpy(array) for name, array in block.items()}
-                for block in columns
+                self.memory.host_tensors(index) for index in range(self.memory.block_count)
             ],
             "forgetting": [self.forgetting.step, self.forgetting.momentum, self.forgetting.decay],
         }
@@ -119,7 +118,7 @@ class GrowingLayer(nn.Module, ABC):
         """Replace the stored tuples and the clock by saved ones."""
         self.memory.clear()
         for block in state["columns"]:
-            self.memory.load_columns({name: column.cpu().numpy() for name, column in block.items()})
+            self.memory.load_columns({name: to_bits(column) for name, column in block.items()})
         step, momentum, decay = state["forgetting"]
         self.forgetting = Forgetting(int(step), float(momentum), float(decay))
 

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from streamlearn.bits import to_bits
 from streamlearn.build import build_encoder, build_network, build_optimizer
 from streamlearn.coldstart import ColdStart
 from streamlearn.encoders import Encoder
@@ -375,9 +376,9 @@ class Learner:
         path = Path(path)
         tensors, tree = flatten(self.state_dict())
         for name, memory in self.memories().items():
-            for index, columns in enumerate(memory.host_blocks()):
-                for column, array in columns.items():
-                    tensors[f"memory/{name}/{index}/{column}"] = torch.from_numpy(array)
+            for index in range(memory.block_count):
+                for column, tensor in memory.host_tensors(index).items():
+                    tensors[f"memory/{name}/{index}/{column}"] = tensor
         header = {
             "settings": self.settings.model_dump_json(),
             "state": json.dumps(tree),
@@ -441,8 +442,8 @@ class Learner:
             while f"memory/{name}/{index}/key" in tensors:
                 memory.load_columns(
                     {
-                        column: tensors[f"memory/{name}/{index}/{column}"].numpy()
-                        for column in memory.column_widths()
+                        column: to_bits(tensors[f"memory/{name}/{index}/{column}"])
+                        for column in memory.columns()
                     }
                 )
                 index += 1

@@ -2,15 +2,12 @@
 
 A block is the unit of everything: of computing (one pair of GEMMs), of storing (one shard) and of
 caching. Blocks are filled in order and never change their place, so retrieval, a sum over blocks in
-block order, gives the same bits wherever a block lives.
-
-Inside a block the weighted value and the weight stand side by side in one matrix, `[ṽ | w | 0]`,
-padded to a multiple of 16 columns: numerator and denominator of a retrieval come from one GEMM.
-Rows that are not filled yet are zero, and a zero row contributes exactly nothing.
+block order, gives the same bits wherever a block lives: on the device, in host memory, or in a
+store, from where it is read whenever it is needed.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -18,18 +15,52 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from streamlearn.errors import FormatError, NotFiniteError, ShapeError
+from streamlearn.bits import from_bits, to_bits
+from streamlearn.blocks import (
+    COLUMNS,
+    DEAD,
+    PRIOR,
+    ROW_MULTIPLE,
+    Block,
+    BlockStore,
+    Column,
+    Columns,
+    Layout,
+    accumulation_dtype,
+    square_norms,
+)
+from streamlearn.errors import FormatError, NotFiniteError, ShapeError, StorageError
+from streamlearn.journal import (
+    BlockSnapshot,
+    Change,
+    Journal,
+    MemorySnapshot,
+    Patch,
+    stored_columns,
+)
 
-__all__ = ["PRIOR", "Block", "Columns", "Memory", "Tuples"]
+__all__ = [
+    "DEAD",
+    "PRIOR",
+    "Block",
+    "BlockSnapshot",
+    "BlockStore",
+    "Column",
+    "Columns",
+    "Memory",
+    "MemorySnapshot",
+    "Tuples",
+    "accumulation_dtype",
+    "decay_coefficients",
+]
 
-PRIOR = -1
-"""The birth step of the rows a memory starts with; they belong to no step and never decay."""
-
-_COLUMN_MULTIPLE = 16
-_ROW_MULTIPLE = 512
-
-Columns = Mapping[str, NDArray[np.generic]]
-"""Rows on the host, by column name: key (n, D), weight (n,), value (n, C), born (n,)."""
+_TENSORS = {
+    "key": ("key", "key_square"),
+    "weight": ("weight", "side"),
+    "value": ("side",),
+    "born": ("born",),
+}
+"""Which tensors of a block a column is kept in."""
 
 
 class Tuples(NamedTuple):
@@ -40,46 +71,22 @@ class Tuples(NamedTuple):
     value: Tensor
 
 
-class Block:
-    """Room for `rows` tuples, of which the first `count` are filled.
+class Slot:
+    """The place of a block: `count` rows, in `block` or, where that is None, in a store.
 
-    key: (rows, D) in the memory's dtype. side: (rows, W) in the same dtype, `[ṽ | w | 0]`.
-    weight: (rows,) in the accumulation dtype, what the rounded column of `side` was made from.
-    born: (rows,) int64. key_square: (rows,) `‖k‖²` of the stored key, in the accumulation dtype.
+    `patch` is what was rewritten since the store has it.
     """
 
-    __slots__ = ("born", "count", "key", "key_square", "revision", "side", "weight")
+    __slots__ = ("block", "count", "patch")
 
-    def __init__(
-        self, rows: int, key_width: int, side_width: int, dtype: torch.dtype, device: torch.device
-    ) -> None:
-        wide = accumulation_dtype(dtype)
-        self.key = torch.zeros(rows, key_width, dtype=dtype, device=device)
-        self.side = torch.zeros(rows, side_width, dtype=dtype, device=device)
-        self.weight = torch.zeros(rows, dtype=wide, device=device)
-        self.key_square = torch.zeros(rows, dtype=wide, device=device)
-        self.born = torch.full((rows,), PRIOR, dtype=torch.int64, device=device)
-        self.count = 0
-        self.revision = 0
-
-    def to(self, device: torch.device) -> None:
-        """Move every column to a device."""
-        for name in ("born", "key", "key_square", "side", "weight"):
-            setattr(self, name, getattr(self, name).to(device))
-
-    @property
-    def padded(self) -> int:
-        """The rows to compute over: `count` rounded up, so that GEMMs meet only a few shapes."""
-        return min(-(-self.count // _ROW_MULTIPLE) * _ROW_MULTIPLE, len(self.key))
-
-
-def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which sums over tuples are kept: float32, or float64 for a float64 memory."""
-    return torch.float64 if dtype == torch.float64 else torch.float32
+    def __init__(self, count: int, block: Block | None) -> None:
+        self.count = count
+        self.block = block
+        self.patch: Patch | None = None
 
 
 class Memory:
-    """A list of blocks of tuples that only ever grows at its end.
+    """Blocks of tuples; rows are added at the end, and may be rewritten or dropped in their place.
 
     Args:
         key_width: D.
@@ -87,6 +94,12 @@ class Memory:
         dtype: of keys and values; weights are kept in float32 (float64 for a float64 memory).
         device: where blocks live.
         block_rows: tuples in a block, a multiple of 512.
+
+    Attributes:
+        live: rows that were not dropped.
+        max_key_square: the largest ‖k‖² that was ever stored.
+        store: who keeps blocks that have no room in memory; may be set at any time.
+        rewrites: how often rows were changed in their place.
     """
 
     def __init__(
@@ -98,34 +111,57 @@ class Memory:
         device: torch.device | str = "cpu",
         block_rows: int = 4096,
     ) -> None:
-        if block_rows < _ROW_MULTIPLE or block_rows % _ROW_MULTIPLE:
+        if block_rows < ROW_MULTIPLE or block_rows % ROW_MULTIPLE:
             raise ShapeError(
-                f"memory.block_rows={block_rows} must be a positive multiple of {_ROW_MULTIPLE}"
+                f"memory.block_rows={block_rows} must be a positive multiple of {ROW_MULTIPLE}"
             )
+        self.layout = Layout(block_rows, key_width, value_width, dtype)
         self.key_width = key_width
         self.value_width = value_width
-        self.side_width = -(-(value_width + 1) // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
+        self.side_width = self.layout.side_width
         self.dtype = dtype
         self.device = torch.device(device)
         self.block_rows = block_rows
-        self.blocks: list[Block] = []
+        self.store: BlockStore | None = None
+        self.live = 0
         self.max_key_square = 0.0
+        self.rewrites = 0
+        self._slots: list[Slot] = []
+        self._away = 0
+        self._journal = Journal()
 
     def __len__(self) -> int:
-        if not self.blocks:
+        if not self._slots:
             return 0
-        return (len(self.blocks) - 1) * self.block_rows + self.blocks[-1].count
+        return (len(self._slots) - 1) * self.block_rows + self._slots[-1].count
+
+    @property
+    def blocks(self) -> list[Block]:
+        """The blocks that are in memory, in order; all of them unless budgets are set."""
+        return [slot.block for slot in self._slots if slot.block is not None]
+
+    @property
+    def block_count(self) -> int:
+        """How many blocks there are, wherever they live."""
+        return len(self._slots)
+
+    @property
+    def padded(self) -> int:
+        """The rows that a scan computes over: the last block's are rounded up."""
+        count = len(self)
+        return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
 
     @property
     def row_bytes(self) -> int:
         """What one tuple takes: key and weighted value in `dtype`, weight and birth step."""
-        wide = accumulation_dtype(self.dtype).itemsize
-        return (self.key_width + self.value_width) * self.dtype.itemsize + wide + 8
+        return self.layout.row_bytes
 
     @property
     def nbytes(self) -> int:
         """What the stored tuples take, `len(self) * row_bytes`."""
         return len(self) * self.row_bytes
+
+    # -- growing ---------------------------------------------------------------------------------
 
     def append(self, tuples: Tuples, born: int) -> None:
         """Store tuples at the end, all born at the same step.
@@ -138,14 +174,7 @@ class Memory:
             ShapeError, NotFiniteError: as `check` does; nothing was stored.
         """
         self.check(tuples, born)
-        key, weight, value = (column.detach() for column in tuples)
-        count = len(key)
-        start = 0
-        while start < count:
-            block = self._tail()
-            stop = min(start + self.block_rows - block.count, count)
-            self._fill(block, Tuples(key[start:stop], weight[start:stop], value[start:stop]), born)
-            start = stop
+        self._append({name: column.detach() for name, column in tuples._asdict().items()}, born)
 
     def check(self, tuples: Tuples, born: int) -> None:
         """Whether tuples may be stored, so that several memories can be written all or none.
@@ -164,48 +193,311 @@ class Memory:
                 f"{tuple(value.shape)} but this memory stores {expected}; "
                 "give the layer the widths that it was built with"
             )
-        # A sum is NaN or infinite as soon as one term is: one small reduction instead of a mask.
-        wide = accumulation_dtype(self.dtype)
-        square = key.detach().to(self.dtype).to(wide).square().sum()
-        rest = value.detach().to(self.dtype).to(wide).sum() + weight.detach().to(self.dtype).sum()
-        if not bool(torch.isfinite(square + rest)):
+        if not self._finite(tuples._asdict()):
             raise NotFiniteError(
                 f"step {born} would store a NaN or infinity in the memory; lower the learning "
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
             )
 
-    def to(self, device: torch.device) -> None:
-        """Move every block to a device."""
-        if device == self.device:
-            return
-        self.device = device
-        for block in self.blocks:
-            block.to(device)
+    def _finite(self, columns: Mapping[str, Tensor]) -> bool:
+        """Whether all numbers are, once rounded to the memory's dtype, and the squares of keys."""
+        # A sum is NaN or infinite as soon as one term is: one small reduction instead of a mask.
+        total = torch.zeros((), dtype=self.layout.wide, device=self.device)
+        for name, column in columns.items():
+            rounded = column.detach().to(self.device, self.dtype).to(self.layout.wide)
+            total = total + (rounded.square().sum() if name == "key" else rounded.sum())
+        return bool(torch.isfinite(total))
+
+    def _append(self, columns: Mapping[str, Tensor], born: int | Tensor) -> None:
+        count, start = len(columns["key"]), 0
+        while start < count:
+            slot = self._tail()
+            block = self._filling(slot)
+            stop = min(start + self.block_rows - block.count, count)
+            rows = slice(block.count, block.count + stop - start)
+            part: dict[str, Tensor | int] = {
+                name: column[start:stop] for name, column in columns.items()
+            }
+            part["born"] = born if isinstance(born, int) else born[start:stop]
+            block.write(self.layout, rows, part)
+            self._journal.grew(len(self._slots) - 1, rows.start)
+            slot.count = block.count = rows.stop
+            self.live += stop - start
+            largest = float(block.key_square[rows].max())
+            self.max_key_square = max(self.max_key_square, largest)
+            start = stop
+
+    def _tail(self) -> Slot:
+        if not self._slots or self._slots[-1].count == self.block_rows:
+            self._slots.append(Slot(0, Block.empty(self.layout, self.device)))
+        return self._slots[-1]
+
+    def _filling(self, slot: Slot) -> Block:
+        """The block of the last slot, which is read in where it lies in a store only."""
+        if slot.block is None:
+            self._bring(len(self._slots) - 1, slot)
+        if slot.block is None:  # it was brought just above
+            raise StorageError("the last block could not be read; open the run again")
+        return slot.block
 
     def clear(self) -> None:
-        """Drop every tuple, the starting rows too."""
-        self.blocks.clear()
+        """Drop every tuple, the starting rows too, and leave the store that some may lie in."""
+        self._slots.clear()
+        self._journal.clear()
+        self._away = 0
+        self.store = None
+        self.live = 0
         self.max_key_square = 0.0
 
-    def _tail(self) -> Block:
-        if not self.blocks or self.blocks[-1].count == self.block_rows:
-            self.blocks.append(
-                Block(self.block_rows, self.key_width, self.side_width, self.dtype, self.device)
-            )
-        return self.blocks[-1]
+    # -- changing rows in their place ------------------------------------------------------------
 
-    def _fill(self, block: Block, tuples: Tuples, born: int | Tensor) -> None:
-        rows = slice(block.count, block.count + len(tuples.key))
-        block.key[rows] = tuples.key.to(self.dtype)
-        block.side[rows, : self.value_width] = tuples.value.to(self.dtype)
-        block.side[rows, self.value_width] = tuples.weight.to(self.dtype)
-        block.weight[rows] = tuples.weight.to(block.weight.dtype)
-        block.born[rows] = born
-        square = _square_norms(block.key[rows].to(block.key_square.dtype))  # (n,)
-        block.key_square[rows] = square
-        block.count = rows.stop
-        block.revision += 1
-        self.max_key_square = max(self.max_key_square, float(square.max()))
+    def rewrite(
+        self,
+        rows: Tensor,
+        *,
+        key: Tensor | None = None,
+        weight: Tensor | None = None,
+        value: Tensor | None = None,
+        born: int | Tensor | None = None,
+    ) -> None:
+        """Change columns of rows in their place; a block that is not in memory is not read.
+
+        Args:
+            rows: (n,) int64 row numbers, each once.
+            key: (n, D), rounded to the memory's dtype as the others.
+            weight: (n,).
+            value: (n, C).
+            born: (n,) int64, or one step for all; at least `PRIOR`. Brings dropped rows back.
+
+        Raises:
+            ShapeError: a row that is not there, is there twice or was dropped, or another width.
+            NotFiniteError: a NaN or infinity, as for `append`. Nothing was changed, in each case.
+            FormatError, StorageError: the store cannot say which rows were dropped.
+        """
+        chosen = self._rows(rows, unique=True)
+        count = len(chosen)
+        given = {"key": key, "weight": weight, "value": value}
+        columns = {
+            name: tensor.detach().to(self.device)
+            for name, tensor in given.items()
+            if tensor is not None
+        }
+        if isinstance(born, int):
+            born = torch.full((count,), born, dtype=torch.int64)
+        if born is not None:
+            columns["born"] = born.detach().to(self.device, torch.int64)
+        for name, tensor in columns.items():
+            width = self.layout.columns()[name].width
+            expected = (count,) if width is None else (count, width)
+            if tensor.shape != expected:
+                raise ShapeError(
+                    f"{name} has shape {tuple(tensor.shape)} but {count} rows of this memory need "
+                    f"{expected}; give the widths that it was built with"
+                )
+        if not count:
+            return
+        if born is not None and int(born.min()) < PRIOR:
+            raise ShapeError(
+                f"born={int(born.min())} is no step; give a step, or call drop to drop rows"
+            )
+        if not self._finite({n: tensor for n, tensor in columns.items() if n != "born"}):
+            raise NotFiniteError(
+                "a rewrite would store a NaN or infinity in the memory; leave such rows out"
+            )
+        dead = self._dead(chosen)
+        if born is None and dead.any():
+            raise ShapeError(
+                f"row {chosen[dead][0]} was dropped; give born=… to bring it back, or leave it out"
+            )
+        self._put(chosen, columns)
+        self.live += int(dead.sum())
+
+    def drop(self, rows: Tensor) -> None:
+        """Let rows contribute exactly nothing from now on: all zero, born `DEAD`.
+
+        Args:
+            rows: (n,) int64 row numbers, each once; those that were dropped before stay so.
+
+        Raises:
+            ShapeError: a row that is not there or is there twice; nothing was changed.
+            FormatError, StorageError: the store cannot say which rows were dropped.
+        """
+        chosen = self._rows(rows, unique=True)
+        chosen = chosen[~self._dead(chosen)]
+        if not len(chosen):
+            return
+        shape = len(chosen)
+        zeros = torch.zeros(shape, dtype=self.layout.wide, device=self.device)
+        self._put(
+            chosen,
+            {
+                "key": zeros[:, None].expand(shape, self.key_width),
+                "weight": zeros,
+                "value": zeros[:, None].expand(shape, self.value_width),
+                "born": torch.full((shape,), DEAD, dtype=torch.int64, device=self.device),
+            },
+        )
+        self.live -= shape
+
+    def _put(self, rows: NDArray[np.int64], columns: Mapping[str, Tensor]) -> None:
+        """Write columns, (n, …) on the device, into rows that are all there."""
+        rounded = {
+            name: column if name == "born" else column.to(self._dtype_of(name))
+            for name, column in columns.items()
+        }
+        if "key" in rounded:  # the same number wherever the rows are
+            largest = square_norms(rounded["key"].to(self.layout.wide)).max()
+            self.max_key_square = max(self.max_key_square, float(largest))
+        names = frozenset(rounded)
+        for index, local, places in self._by_block(rows):
+            slot = self._slots[index]
+            part = {name: column[torch.from_numpy(places)] for name, column in rounded.items()}
+            if slot.block is None:
+                bits = {name: to_bits(column) for name, column in part.items()}
+                slot.patch = Patch.over(slot.patch, local, bits)
+            else:
+                self._unshare(index, slot.block, names)
+                where = slot.block.key.device
+                there = torch.from_numpy(local).to(where)
+                slot.block.write(
+                    self.layout, there, {name: column.to(where) for name, column in part.items()}
+                )
+            self._journal.rewrote(index, names, int(local[0]), slot.count)
+        self.rewrites += 1
+
+    def _unshare(self, index: int, block: Block, names: Collection[str]) -> None:
+        """Give a block tensors of its own where snapshots hold those that are to change."""
+        for snapshot in self._journal.snapshots(index):
+            for name in {tensor for column in names for tensor in _TENSORS[column]}:
+                if snapshot.holds(name, block):
+                    setattr(block, name, getattr(block, name).clone())
+
+    def gather(self, rows: Tensor, columns: Collection[str] = COLUMNS) -> dict[str, Tensor]:
+        """Columns of some rows, wherever they live, on the memory's device.
+
+        Args:
+            rows: (n,) int64 row numbers, in any order, also repeated.
+            columns: names among key, weight, value and born.
+
+        Raises:
+            ShapeError: a row or column that is not there.
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        known = self.layout.columns()
+        unknown = next((name for name in columns if name not in known), None)
+        if unknown is not None:
+            raise ShapeError(f"{unknown!r} is no column; choose of {', '.join(known)}")
+        chosen = self._rows(rows, unique=False)
+        result = {
+            name: torch.empty(
+                (len(chosen),) if column.width is None else (len(chosen), column.width),
+                dtype=self._dtype_of(name),
+                device=self.device,
+            )
+            for name, column in known.items()
+            if name in columns
+        }
+        for index, local, places in self._by_block(chosen):
+            slot = self._slots[index]
+            there = torch.from_numpy(places).to(self.device)
+            if slot.block is not None:
+                found = slot.block.filled(self.layout, columns)
+                picked = torch.from_numpy(local).to(slot.block.key.device)
+                for name, tensor in found.items():
+                    result[name][there] = tensor[picked].to(self.device)
+                continue
+            for name, array in self._stored(index, slot, frozenset(columns)).items():
+                tensor = from_bits(array[local], self._dtype_of(name))
+                result[name][there] = tensor.to(self.device)
+        return result
+
+    def _dtype_of(self, name: str) -> torch.dtype:
+        if name == "born":
+            return torch.int64
+        return self.layout.wide if name == "weight" else self.dtype
+
+    def _rows(self, rows: Tensor, *, unique: bool) -> NDArray[np.int64]:
+        if rows.ndim != 1 or rows.dtype != torch.int64:
+            raise ShapeError(
+                f"rows have shape {tuple(rows.shape)} and dtype {rows.dtype} but must be (n,) int64"
+            )
+        chosen: NDArray[np.int64] = rows.detach().cpu().numpy()
+        outside = (chosen < 0) | (chosen >= len(self))
+        if outside.any():
+            raise ShapeError(
+                f"row {chosen[outside][0]} is not among the {len(self)} rows of this memory; "
+                "count rows from 0"
+            )
+        if unique and len(chosen):
+            ordered = np.sort(chosen)
+            twice = ordered[1:][ordered[1:] == ordered[:-1]]
+            if len(twice):
+                raise ShapeError(f"row {twice[0]} is there twice; give each row once")
+        return chosen
+
+    def _by_block(
+        self, rows: NDArray[np.int64]
+    ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
+        """For each block: its index, the rows in it, ascending, and where they stand in `rows`."""
+        order = np.argsort(rows, kind="stable")
+        ordered = rows[order]
+        indices, starts = np.unique(ordered // self.block_rows, return_index=True)
+        stops = [*starts[1:].tolist(), len(rows)]
+        for index, start, stop in zip(indices.tolist(), starts.tolist(), stops, strict=True):
+            yield index, ordered[start:stop] - index * self.block_rows, order[start:stop]
+
+    def _dead(self, rows: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Which rows were dropped, (n,)."""
+        if self.live == len(self):
+            return np.zeros(len(rows), dtype=np.bool_)
+        born = self.gather(torch.from_numpy(rows), ("born",))["born"]
+        dead: NDArray[np.bool_] = (born == DEAD).cpu().numpy()
+        return dead
+
+    # -- what retrieval asks for -----------------------------------------------------------------
+
+    def scan(self, *, born: bool = True) -> Iterator[Block]:
+        """Every block, in block order, on the device; each is valid until the next is asked for.
+
+        Args:
+            born: whether the birth steps are needed; where not, they are not read.
+
+        Raises:
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        for index, slot in enumerate(self._slots):
+            if slot.block is None:
+                self._bring(index, slot)
+            if slot.block is not None:
+                yield slot.block
+
+    def _bring(self, index: int, slot: Slot) -> None:
+        """Read a block from the store and keep it."""
+        stored = self._stored(index, slot, frozenset(COLUMNS))
+        block = Block.empty(self.layout, self.device)
+        block.write(
+            self.layout,
+            slice(0, slot.count),
+            {
+                name: from_bits(array, self._dtype_of(name)).to(self.device)
+                for name, array in stored.items()
+            },
+        )
+        block.count = slot.count
+        slot.block, slot.patch = block, None
+        self._away -= 1
+
+    def _stored(
+        self, index: int, slot: Slot, names: frozenset[str]
+    ) -> dict[str, NDArray[np.generic]]:
+        return stored_columns(index, slot.count, names, self.layout, self._read, slot.patch)
+
+    def _read(self, index: int, out: Mapping[str, NDArray[np.generic]]) -> None:
+        if self.store is None:
+            raise StorageError(
+                f"block {index} lies in a store that was taken away; set the memory's store again"
+            )
+        self.store.read(index, out)
 
     def coefficients(self, block: Block, step: int, momentum: float, decay: float) -> Tensor:
         """How much each row of a block counts `step − born` steps after its birth, c(n), (rows,).
@@ -218,55 +510,143 @@ class Memory:
         coefficient = torch.where(born == PRIOR, torch.ones_like(coefficient), coefficient)
         return coefficient.to(block.weight.dtype)
 
+    def to(self, device: torch.device) -> None:
+        """Move every block to a device."""
+        if device == self.device:
+            return
+        for _ in self.scan():
+            pass
+        self.device = device
+        for block in self.blocks:
+            block.to(device)
+
     # -- what storage asks for -------------------------------------------------------------------
 
-    def column_widths(self) -> dict[str, int | None]:
-        """The columns in their canonical order, with the width of each (None: one number a row)."""
-        return {"key": self.key_width, "weight": None, "value": self.value_width, "born": None}
+    def columns(self) -> dict[str, Column]:
+        """The columns in their canonical order, with the width and dtype of each."""
+        return self.layout.columns()
 
     def host_columns(self, index: int) -> Columns:
-        """The filled rows of a block on the host; bfloat16 comes as the float32 that it equals."""
-        block = self.blocks[index]
-        rows = slice(0, block.count)
+        """The filled rows of a block on the host, bfloat16 as its bits, from wherever they are.
+
+        Raises:
+            FormatError, StorageError: the block lies in a store that cannot be read.
+        """
+        slot = self._slots[index]
+        if slot.block is not None:
+            return slot.block.host_columns(self.layout)
+        return self._stored(index, slot, frozenset(COLUMNS))
+
+    def host_tensors(self, index: int) -> dict[str, Tensor]:
+        """The same as tensors, in the dtypes that they have in the memory."""
         return {
-            "key": _to_numpy(block.key[rows]),
-            "weight": _to_numpy(block.weight[rows]),
-            "value": _to_numpy(block.side[rows, : self.value_width]),
-            "born": _to_numpy(block.born[rows]),
+            name: from_bits(array, self._dtype_of(name))
+            for name, array in self.host_columns(index).items()
         }
 
     def host_blocks(self) -> Iterator[Columns]:
         """The filled rows of every block on the host, in block order."""
-        for index in range(len(self.blocks)):
+        for index in range(len(self._slots)):
             yield self.host_columns(index)
 
     def load_columns(self, columns: Columns) -> None:
         """Append rows exactly as `host_columns` gave them.
 
+        A bfloat16 column may also come as the float32 that it equals.
+
         Raises:
             FormatError: a column is missing or has another width.
         """
-        widths = self.column_widths()
+        described = self.columns()
         count = len(columns["key"]) if "key" in columns else 0
-        for name, width in widths.items():
-            shape = (count,) if width is None else (count, width)
+        for name, column in described.items():
+            shape = (count,) if column.width is None else (count, column.width)
             found = columns[name].shape if name in columns else None
             if found != shape:
                 raise FormatError(
                     f"column {name!r} has shape {found} where this memory needs {shape}; "
                     "the stored memory belongs to another layer or is damaged"
                 )
-        key, weight, value, born = (
-            torch.from_numpy(np.require(columns[name], requirements=["C", "W"])).to(self.device)
-            for name in widths
+        tensors = {
+            name: from_bits(columns[name], self._dtype_of(name)).to(self.device)
+            for name in described
+        }
+        born = tensors.pop("born")
+        self._append(tensors, born)
+        self.live -= int((columns["born"] == DEAD).sum())
+
+    def open(self, rows: int, *, max_key_square: float, live: int, store: BlockStore) -> None:
+        """Let an empty memory have rows that lie in a store; nothing is read yet.
+
+        Args:
+            rows: how many.
+            max_key_square: the largest ‖k‖² that was ever among them.
+            live: how many of them were not dropped.
+            store: who has them.
+
+        Raises:
+            ShapeError: the memory has rows already.
+        """
+        if self._slots:
+            raise ShapeError(
+                f"the memory has {len(self)} rows already; open rows in an empty one, see clear()"
+            )
+        full, rest = divmod(rows, self.block_rows)
+        self._slots = [Slot(self.block_rows, None) for _ in range(full)]
+        if rest:
+            self._slots.append(Slot(rest, None))
+        self._away = len(self._slots)
+        self.store = store
+        self.live = live
+        self.max_key_square = max_key_square
+
+    def snapshot(self) -> MemorySnapshot:
+        """The blocks that changed since the last snapshot, as they are now.
+
+        It is cheap and stays as it is, whatever happens to the memory, so another thread may save
+        it; then call `saved` or `restore`. Those three belong to the thread that learns.
+        """
+        changes = self._journal.take()
+        snapshot = MemorySnapshot(
+            rows=len(self),
+            live=self.live,
+            max_key_square=self.max_key_square,
+            blocks=tuple(self._block_snapshot(*item) for item in changes.items()),
+            changes=changes,
         )
-        start = 0
-        while start < count:
-            block = self._tail()
-            stop = min(start + self.block_rows - block.count, count)
-            rows = slice(start, stop)
-            self._fill(block, Tuples(key[rows], weight[rows], value[rows]), born[rows])
-            start = stop
+        self._journal.hand_out(snapshot)
+        return snapshot
+
+    def _block_snapshot(self, index: int, change: Change) -> BlockSnapshot:
+        slot = self._slots[index]
+        store = self.store
+        return BlockSnapshot(
+            index,
+            slot.count,
+            change,
+            self.layout,
+            block=None if slot.block is None else slot.block.shared(),
+            patch=slot.patch,
+            read=self._read if store is None else store.read,
+        )
+
+    def restore(self, snapshot: MemorySnapshot) -> None:
+        """A snapshot was not saved: what changed before it will be in the next one too."""
+        self._journal.settle(snapshot, saved=False)
+
+    def saved(self, snapshot: MemorySnapshot) -> None:
+        """A snapshot was saved, and the store gives its blocks back as they were in it."""
+        if not self._journal.settle(snapshot, saved=True):
+            return
+        for block in snapshot.blocks:
+            slot = self._slots[block.index]
+            if slot.patch is block.patch:
+                slot.patch = None
+
+    def touch_all(self) -> None:
+        """Let every block count as changed, as for whoever has none of them yet."""
+        for index in range(len(self._slots)):
+            self._journal.touch(index)
 
 
 def decay_coefficients(age: Tensor, momentum: float, decay: float) -> Tensor:
@@ -293,18 +673,3 @@ def decay_coefficients(age: Tensor, momentum: float, decay: float) -> Tensor:
     gap = (larger - smaller) / larger  # 1 − r
     log_ratio = math.log1p(-gap) if gap < 1 else -math.inf
     return larger**age * torch.expm1((age + 1) * log_ratio) / -gap
-
-
-def _square_norms(rows: Tensor) -> Tensor:
-    """‖k‖² of each row, the same bits however many rows come together.
-
-    PyTorch splits a sum over threads when it has a single result, so a lone row gets company.
-    """
-    squares = rows.square()
-    return squares.sum(-1) if len(rows) > 1 else squares.repeat(2, 1).sum(-1)[:1]
-
-
-def _to_numpy(tensor: Tensor) -> NDArray[np.generic]:
-    if tensor.dtype == torch.bfloat16:
-        tensor = tensor.to(torch.float32)
-    return np.ascontiguousarray(tensor.detach().cpu().numpy())

@@ -18,6 +18,7 @@ they fit `CACHE_BYTES`, and computed again, to the same bits, beyond.
 Source: arXiv 2610.03858, §3; the gradient is derived in docs/mathematics.md.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -131,6 +132,10 @@ class _Context:
     pool: ScratchPool
     trace: Trace | None
 
+    def blocks(self) -> Iterator[Block]:
+        """The memory's blocks, in order."""
+        return self.memory.scan(born=self.forgetting.active)
+
     def query_side(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """The query scaled and in the memory's dtype (B, D), and its squared norm (B, 1)."""
         wide = query.detach().to(accumulation_dtype(self.memory.dtype))
@@ -176,13 +181,12 @@ def _forward(
     shift = _shift(context, scaled, square)
     wide = accumulation_dtype(memory.dtype)
     total = torch.zeros(len(query), memory.side_width, dtype=wide, device=scaled.device)
-    rows = sum(block.padded for block in memory.blocks)
     keep = keep and kernel.kind != "dot"
-    keep = keep and rows * len(query) * scaled.element_size() <= CACHE_BYTES
+    keep = keep and memory.padded * len(query) * scaled.element_size() <= CACHE_BYTES
     kept: list[Tensor] = []
     if not keep:
         pool.trim()
-    for block in memory.blocks:
+    for block in context.blocks():
         scores = context.scores(block, scaled, square, shift)
         total += torch.mm(scores, block.side[: block.padded])  # (B, W)
         if keep:
@@ -207,7 +211,7 @@ def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
     if not kernel.normalised or kernel.bound(square, memory.max_key_square) <= SAFE_EXPONENT:
         return None
     largest = torch.full_like(square, -torch.inf)
-    for block in memory.blocks:
+    for block in context.blocks():
         buffer = context.pool.take(len(scaled), block.padded, like=scaled)
         kernel.scores_(block, scaled, square, out=buffer)
         buffer.masked_fill_(~context.counts(block), -torch.inf)
@@ -269,7 +273,7 @@ def _query_gradient(
     scaled, square = context.query_side(query)
     result = torch.zeros(len(query), memory.key_width, dtype=wide, device=query.device)
     mass = torch.zeros(len(query), 1, dtype=wide, device=query.device)
-    for index, block in enumerate(memory.blocks):
+    for index, block in enumerate(context.blocks()):
         pull = pool.take(len(query), block.padded, like=scaled)
         torch.mm(side, block.side[: block.padded].T, out=pull)  # G Aᵀ (B, n)
         if kernel.kind == "dot":  # the derivative of ⟨k, q⟩ is k itself

@@ -68,13 +68,16 @@ class Dense:
 
     @classmethod
     def of(cls, layer: GrowingLayer) -> "Dense":
-        blocks = [layer.memory.host_columns(index) for index in range(len(layer.memory.blocks))]
+        memory = layer.memory
+        blocks = [memory.host_tensors(index) for index in range(memory.block_count)]
         empty = {
-            name: np.zeros((0,) if width is None else (0, width))
-            for name, width in layer.memory.column_widths().items()
+            name: torch.zeros((0,) if column.width is None else (0, column.width))
+            for name, column in memory.columns().items()
         }
         joined = {
-            name: np.concatenate([np.asarray(rows[name], np.float64) for rows in (empty, *blocks)])
+            name: np.concatenate(
+                [rows[name].to(torch.float64).numpy() for rows in (empty, *blocks)]
+            )
             for name in empty
         }
         born = [int(step) for step in joined["born"]]

@@ -283,7 +283,7 @@ def test_a_newer_format_is_refused_with_both_versions(tmp_path: Path) -> None:
     saved(path)
     metadata = {**header(path), "version": "7", "settings": '{"from_the_future": 1}'}
     save_file(load_file(path), path, metadata=metadata)
-    with pytest.raises(FormatError, match=r"format version 7 but .* up to 1; upgrade streamlearn"):
+    with pytest.raises(FormatError, match=r"format version 7 but .* up to 2; upgrade streamlearn"):
         Learner.load(path)
 
 

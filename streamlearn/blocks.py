@@ -1,0 +1,270 @@
+"""A block: room for a fixed number of tuples, the unit of computing, of storing and of caching.
+
+The weighted value and the weight stand side by side in one matrix, `[ṽ | w | 0]`, padded to a
+multiple of 16 columns: numerator and denominator of a retrieval come from one GEMM. Rows that are
+not filled yet are zero, and a zero row contributes exactly nothing.
+"""
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple, Protocol, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from streamlearn.bits import name_of, to_bits
+
+__all__ = [
+    "COLUMNS",
+    "DEAD",
+    "PRIOR",
+    "Block",
+    "BlockStore",
+    "Column",
+    "Columns",
+    "Layout",
+    "accumulation_dtype",
+    "square_norms",
+]
+
+PRIOR = -1
+"""The birth step of the rows a memory starts with; they belong to no step and never decay."""
+
+DEAD = -2
+"""The birth step of rows that were dropped: all else in them is zero."""
+
+ROW_MULTIPLE = 512
+_COLUMN_MULTIPLE = 16
+
+COLUMNS = ("key", "weight", "value", "born")
+"""What a tuple consists of, in the order in which columns are always given."""
+
+Columns = Mapping[str, NDArray[np.generic]]
+"""Rows on the host, by column name: key (n, D), weight (n,), value (n, C), born (n,).
+
+bfloat16 numbers are given as their bits in uint16, see `bits`.
+"""
+
+
+class Column(NamedTuple):
+    """What a column holds.
+
+    width: numbers in a row; None is one number a row, without a second dimension.
+    dtype: "float32", "float64", "int64", or "bfloat16" for its bits in uint16.
+    """
+
+    width: int | None
+    dtype: str
+
+    @property
+    def array_dtype(self) -> np.dtype[np.generic]:
+        """The dtype of arrays that hold this column."""
+        return np.dtype("uint16" if self.dtype == "bfloat16" else self.dtype)
+
+    def empty(self, rows: int) -> NDArray[np.generic]:
+        """An array of that many rows with whatever it holds."""
+        return np.empty((rows,) if self.width is None else (rows, self.width), self.array_dtype)
+
+
+class BlockStore(Protocol):
+    """Who keeps the blocks that have no room in memory."""
+
+    def read(self, index: int, out: Mapping[str, NDArray[np.generic]]) -> None:
+        """Fill arrays with the first rows of a block as it was last written or committed.
+
+        Called from any thread, several at once.
+
+        Args:
+            index: of the block.
+            out: by column name, C-contiguous, in the columns' dtypes; as many rows as are wanted.
+
+        Raises:
+            FormatError: the block is damaged or missing; names the file.
+            StorageError: the system refused.
+        """
+
+    def write(
+        self, index: int, columns: Columns, names: frozenset[str], *, rewritten: frozenset[str]
+    ) -> None:
+        """Keep a full block; after this returned, `read` gives it back.
+
+        Args:
+            index: of the block.
+            columns: all of its rows, at least the columns of `names`.
+            names: the columns that changed since it was last written; all for a block that grew.
+            rewritten: those in which rows that were there before changed.
+
+        Raises:
+            StorageError: the system refused; what was written before is as it was.
+        """
+
+
+class Layout(NamedTuple):
+    """The shape of a memory's blocks: rows of a block, D, C, and the dtype of keys and values."""
+
+    rows: int
+    key_width: int
+    value_width: int
+    dtype: torch.dtype
+
+    @property
+    def side_width(self) -> int:
+        """W, the columns of `[ṽ | w | 0]`."""
+        return -(-(self.value_width + 1) // _COLUMN_MULTIPLE) * _COLUMN_MULTIPLE
+
+    @property
+    def wide(self) -> torch.dtype:
+        """The dtype of weights and of everything that is summed."""
+        return accumulation_dtype(self.dtype)
+
+    @property
+    def row_bytes(self) -> int:
+        """What one tuple takes: key and weighted value in `dtype`, weight and birth step."""
+        width = self.key_width + self.value_width
+        return width * self.dtype.itemsize + self.wide.itemsize + 8
+
+    @property
+    def block_bytes(self) -> int:
+        """What the tensors of one block take."""
+        width = self.key_width + self.side_width
+        return self.rows * (width * self.dtype.itemsize + 2 * self.wide.itemsize + 8)
+
+    def columns(self) -> dict[str, Column]:
+        """The columns in their canonical order."""
+        narrow, wide = name_of(self.dtype), name_of(self.wide)
+        return {
+            "key": Column(self.key_width, narrow),
+            "weight": Column(None, wide),
+            "value": Column(self.value_width, narrow),
+            "born": Column(None, "int64"),
+        }
+
+
+class Block:
+    """Room for `layout.rows` tuples, of which the first `count` are filled.
+
+    key: (rows, D) in the memory's dtype. side: (rows, W) in the same dtype, `[ṽ | w | 0]`.
+    weight: (rows,) in the accumulation dtype, what the rounded column of `side` was made from.
+    born: (rows,) int64. key_square: (rows,) `‖k‖²` of the stored key, in the accumulation dtype.
+    """
+
+    __slots__ = ("born", "count", "key", "key_square", "side", "weight")
+
+    def __init__(
+        self,
+        *,
+        key: Tensor,
+        side: Tensor,
+        weight: Tensor,
+        key_square: Tensor,
+        born: Tensor,
+        count: int = 0,
+    ) -> None:
+        self.key = key
+        self.side = side
+        self.weight = weight
+        self.key_square = key_square
+        self.born = born
+        self.count = count
+
+    @classmethod
+    @torch.inference_mode(False)  # or rows could not be written outside inference mode later
+    def empty(cls, layout: Layout, device: torch.device, *, pinned: bool = False) -> Self:
+        """A block without rows: zeros.
+
+        Args:
+            layout: of the memory.
+            device: where it is to live.
+            pinned: in host memory that a device can copy from while the host goes on.
+        """
+
+        def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
+
+        rows = layout.rows
+        return cls(
+            key=zeros(rows, layout.key_width, dtype=layout.dtype),
+            side=zeros(rows, layout.side_width, dtype=layout.dtype),
+            weight=zeros(rows, dtype=layout.wide),
+            key_square=zeros(rows, dtype=layout.wide),
+            born=zeros(rows, dtype=torch.int64).fill_(PRIOR),
+        )
+
+    def shared(self) -> "Block":
+        """Another block of the same tensors: what is replaced in this one stays in that one."""
+        return Block(**self.tensors(), count=self.count)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Every tensor by its name."""
+        return {
+            "key": self.key,
+            "side": self.side,
+            "weight": self.weight,
+            "key_square": self.key_square,
+            "born": self.born,
+        }
+
+    def to(self, device: torch.device) -> None:
+        """Move every tensor to a device."""
+        for name, tensor in self.tensors().items():
+            setattr(self, name, tensor.to(device))
+
+    @property
+    def padded(self) -> int:
+        """The rows to compute over: `count` rounded up, so that GEMMs meet only a few shapes."""
+        return min(-(-self.count // ROW_MULTIPLE) * ROW_MULTIPLE, len(self.key))
+
+    def filled(self, layout: Layout, names: Collection[str] = COLUMNS) -> dict[str, Tensor]:
+        """The filled rows of columns, as views, in canonical order."""
+        tensors = {
+            "key": self.key[: self.count],
+            "weight": self.weight[: self.count],
+            "value": self.side[: self.count, : layout.value_width],
+            "born": self.born[: self.count],
+        }
+        return {name: tensor for name, tensor in tensors.items() if name in names}
+
+    def host_columns(self, layout: Layout, names: Collection[str] = COLUMNS) -> Columns:
+        """The filled rows of columns as arrays of their bits; views where that can be."""
+        return {name: to_bits(tensor) for name, tensor in self.filled(layout, names).items()}
+
+    def write(
+        self, layout: Layout, rows: slice | Tensor, columns: Mapping[str, Tensor | int]
+    ) -> None:
+        """Write columns of some rows, rounded to the block's dtypes; `key_square` goes with keys.
+
+        Args:
+            layout: of the memory.
+            rows: a slice, or indices (n,) on the block's device.
+            columns: key (n, D), weight (n,), value (n, C), born (n,) or one step for all.
+        """
+        for name, column in columns.items():
+            if isinstance(column, int):
+                self.born[rows] = column
+            elif name == "key":
+                self.key[rows] = column.to(layout.dtype)
+                self.key_square[rows] = square_norms(self.key[rows].to(layout.wide))
+            elif name == "value":
+                self.side[rows, : layout.value_width] = column.to(layout.dtype)
+            elif name == "weight":
+                wide = column.to(layout.wide)
+                self.weight[rows] = wide
+                # From what is kept, so that rows that are read back round to the same.
+                self.side[rows, layout.value_width] = wide.to(layout.dtype)
+            else:
+                self.born[rows] = column
+
+
+def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
+    """The dtype in which sums over tuples are kept: float32, or float64 for a float64 memory."""
+    return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def square_norms(rows: Tensor) -> Tensor:
+    """‖k‖² of each row, the same bits however many rows come together.
+
+    PyTorch splits a sum over threads when it has a single result, so a lone row gets company.
+    """
+    squares = rows.square()
+    return squares.sum(-1) if len(rows) > 1 else squares.repeat(2, 1).sum(-1)[:1]
