@@ -103,16 +103,10 @@ class StoredColumn:
             problem = f"{str(path)!r} is damaged (its rows are not those that were committed)"
         raise FormatError(f"{problem}; put back a copy of this file")
 
-    def find(self, shard: int, version: int, counts: bool) -> Path:
-        """Where a version of a shard lies.
-
-        Args:
-            shard: which one.
-            version: of it.
-            counts: whether it is the one that zarr is to see.
-        """
+    def find(self, shard: int, version: int) -> Path:
+        """Where a version of a shard lies for certain."""
         shown, aside = self.shown_path(shard), self.version_path(shard, version)
-        return shown if version == 0 and (counts or not aside.exists()) else aside
+        return aside if version or aside.exists() else shown
 
     def decode(self, path: Path, count: int) -> NDArray[Any]:
         """The first rows in the file of a shard, all checksums in which are looked at.

@@ -238,6 +238,7 @@ class Commits:
             new, placed[name], rows = compacted(self._layout, old, entry, before.commit, writing)
             if kept:
                 new.keep_first(writing)
+            new.publish(rows, writing)  # no plain reader sees what will go
             counts = dataclasses.replace(entry, rows=rows, live=rows)
             counts = dataclasses.replace(counts, first_version=new.first_version)
             layers[name] = new.table.save(counts, table, writing)
@@ -339,7 +340,7 @@ class Commits:
 
     def _restore(self, *, fresh: bool) -> None:
         self.settled = False
-        layout = self._layout
+        layout, before = self._layout, self.manifest
         # It may be there without being durable yet; nothing is deleted on its word before it is.
         files.sync_directory(layout.path)
         self.manifest = manifest = read_manifest(layout)
@@ -358,8 +359,8 @@ class Commits:
             layer = self._layers.setdefault(name, StoredLayer(layout, entry))
             if fresh:
                 _remove(list(layer.strays(entry.shards)))
-            elif layer.loaded:
-                layer.table.saved(entry)
+            elif manifest != before and layer.loaded:
+                layer.table.saved(entry)  # the commit that failed had happened
             if layout.versions(name).is_dir():
                 layer.show_all(writing)
                 if fresh and manifest is not None:

@@ -195,7 +195,8 @@ class Writing:
         """
         # A directory's own name lies in its parent, so the deepest go first.
         for directory in sorted(self._directories, key=lambda path: -len(path.parts)):
-            files.sync_directory(directory)
+            if directory.is_dir():  # of a commit that failed, some may be gone again
+                files.sync_directory(directory)
             self._directories.discard(directory)
 
 

@@ -214,6 +214,14 @@ def write_tree(path: Path, tree: Tree) -> None:
             write_tree(path / name, inner)
 
 
+def read_tree(path: Path) -> Tree:
+    """What is left in a directory."""
+    return {
+        entry.name: read_tree(entry) if entry.is_dir() else entry.read_bytes()
+        for entry in path.iterdir()
+    }
+
+
 def fingerprint(tree: Tree) -> int:
     """The same for the same files, leaving out those that have no name yet."""
     return hash(

@@ -1,4 +1,4 @@
-"""What the tests of crashes let happen to a run: rows come, change and go, and the run goes back."""
+"""What the tests of crashes let happen to a run: rows come, change and go; it goes back."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -61,7 +61,7 @@ def go_on(store: RunStore, part: int) -> Iterator[int]:
             _learn(memory, step)
             if following == 4:
                 columns = memory.host_columns(1)
-                store.write_block(LAYER, 1, columns, frozenset())
+                store.write_block(LAYER, 1, columns, frozenset(columns))
             _commit(store, memory, step)
         yield following
 

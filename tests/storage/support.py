@@ -13,6 +13,7 @@ import zarr
 
 from streamlearn.memory import Memory, Tuples
 from streamlearn.storage import Commit, RunReader, RunStore, files
+from streamlearn.storage.reader import widened
 
 KEY_WIDTH = 6
 VALUE_WIDTH = 3
@@ -93,6 +94,12 @@ def assert_same_bits(found: Memory, expected: Memory) -> None:
 def committed_columns(memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
     blocks = [memory.host_columns(index) for index in range(len(memory.blocks))]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
+
+
+def readable_columns(memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
+    """The rows as numbers: bfloat16 as the float32 that it equals."""
+    dtypes = {name: column.dtype for name, column in memory.columns().items()}
+    return {name: widened(rows, dtypes[name]) for name, rows in committed_columns(memory).items()}
 
 
 def assert_zarr_shows(path: Path, rows: Mapping[str, Any], most: int, least: int) -> None:

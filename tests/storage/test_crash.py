@@ -190,21 +190,22 @@ def test_a_crash_at_any_step_of_opening_loses_nothing(
     original: Path, commits: int, faults: Faults
 ) -> None:
     # A run that crashed right after its manifest moved has the most to be put right.
-    with RunStore.open(original) as store:
-        memory = make_memory()
-        if commits:
-            store.read().load_memory(LAYER, memory)
-        grow(memory, GROWTH[commits], commits)
-        store.log({"event": "progress", "step": commits})
-        for call in itertools.count(5):
+    for call in itertools.count(5):
+        crashed_run = copy_of(original, 1000 + call)
+        with RunStore.open(crashed_run) as store:
+            memory = make_memory()
+            if commits:
+                store.read().load_memory(LAYER, memory)
+            grow(memory, GROWTH[commits], commits)
+            store.log({"event": "progress", "step": commits})
             faults.crash_at(call)
             with pytest.raises(Crash):
                 commit(store, memory, commits)
             faults.none()
-            if committed(original) == commits + 1:
-                break
+        if committed(crashed_run) == commits + 1:
+            break
     for call in itertools.count():
-        path = copy_of(original, call)
+        path = copy_of(crashed_run, call)
         faults.crash_at(call)
         try:
             RunStore.open(path).close()

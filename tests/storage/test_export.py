@@ -21,10 +21,10 @@ from .support import (
     LAYER,
     Faults,
     commit,
-    committed_columns,
     grow,
     make_memory,
     make_store,
+    readable_columns,
 )
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float64]
@@ -46,7 +46,7 @@ def test_safetensors_holds_the_same_bits_and_keeps_bfloat16(
     made = export_run(path, tmp_path / "rows.safetensors")
     assert (made.format, made.tuples, made.step) == ("safetensors", 1300, 7)
     assert made.bytes == made.path.stat().st_size
-    expected = committed_columns(memory)
+    expected = readable_columns(memory)
     with safetensors.safe_open(made.path, "pt") as file:
         facts = json.loads(file.metadata()["streamlearn"])
         assert (facts["run"], facts["step"], facts["samples"]) == ("run", 7, 70)
@@ -64,7 +64,7 @@ def test_npz_holds_the_same_bits(tmp_path: Path, dtype: torch.dtype) -> None:
     path, memory = make_run(tmp_path, dtype)
     made = export_run(path, tmp_path / "rows.NPZ")
     with np.load(made.path) as found:
-        for name, rows in committed_columns(memory).items():
+        for name, rows in readable_columns(memory).items():
             array = found[f"layers/{LAYER}/{name}"]
             assert array.dtype == rows.dtype
             assert array.tobytes() == rows.tobytes()
@@ -83,7 +83,7 @@ def test_a_folder_is_a_plain_zarr_group_with_the_same_bits(
     facts: Any = group.attrs["streamlearn"]
     assert facts["step"] == 7
     assert group[f"layers/{LAYER}"].attrs["dtype"] == str(dtype).removeprefix("torch.")
-    for name, rows in committed_columns(memory).items():
+    for name, rows in readable_columns(memory).items():
         array = group[f"layers/{LAYER}/{name}"]
         assert isinstance(array, zarr.Array)
         assert np.asarray(array[...]).tobytes() == rows.tobytes()
@@ -131,7 +131,7 @@ def test_nothing_is_written_over_and_nothing_is_left_of_a_failure(
         assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
     faults.none()
     shard = path / "memory.zarr" / "layers" / LAYER / "value" / "c" / "1" / "0"
-    shard.write_bytes(shard.read_bytes()[:-1])
+    shard.write_bytes(shard.read_bytes()[:100])
     with pytest.raises(FormatError, match="is damaged"):
         export_run(path, tmp_path / f"other-{name}")
     assert not list(tmp_path.glob(".*"))

@@ -12,6 +12,7 @@ import pytest
 from streamlearn.storage import RunReader, RunStore, files
 from streamlearn.storage.verify import verify
 
+from .power import fingerprint, read_tree
 from .story import PARTS, begin, go_on, memory_at, part_of
 from .support import assert_same_bits, load
 
@@ -27,6 +28,7 @@ def test_a_run_killed_at_any_primitive_is_whole_and_goes_on_to_the_same_bits(
     seen: set[str] = set()
     parts: set[int] = set()
     end = memory_at(PARTS - 1)
+    checked: set[tuple[int, int]] = set()
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, text=True, cwd=root, env=environment
     ) as child:
@@ -34,15 +36,22 @@ def test_a_run_killed_at_any_primitive_is_whole_and_goes_on_to_the_same_bits(
         for line in child.stdout:
             facts = json.loads(line)
             path, acknowledged = Path(facts["path"]), facts["part"]
+            seen.add(facts["at"])
+            # Many a kill leaves what the one before it left, for a sync changes no file.
+            left = acknowledged, fingerprint(read_tree(path))
+            if left in checked:
+                shutil.rmtree(path)
+                continue
+            checked.add(left)
             assert verify(path).damage == (), facts
             part = part_of(path, acknowledged)
             with RunStore.open(path) as store:
                 for _ in go_on(store, part):
                     pass
             assert_same_bits(load(RunReader(path)), end)
-            assert [event["step"] for event in RunReader(path).events()[0]] == [0, 1, 9]
+            said = [event.get("step", "compacted") for event in RunReader(path).events()[0]]
+            assert said == [0, 1, 9, "compacted"]
             assert verify(path).damage == (), facts
-            seen.add(facts["at"])
             parts.add(part)
             shutil.rmtree(path)
     assert child.returncode == 0

@@ -19,6 +19,7 @@ from streamlearn.errors import (
     StreamlearnError,
 )
 from streamlearn.storage import RunReader, RunStore
+from streamlearn.storage.codec import array_metadata, codec_for
 from streamlearn.storage.documents import seal
 from streamlearn.storage.lock import current_writer
 
@@ -249,10 +250,14 @@ def test_a_damaged_or_missing_shard_is_named(run: Path) -> None:
         path = run / "memory.zarr" / "layers" / LAYER / name / shard
         whole = path.read_bytes()
         damaged = bytearray(whole)
-        damaged[len(whole) // 3] ^= 4
-        for data in (bytes(damaged), whole[:-1], b""):
+        damaged[50] ^= 4
+        for data, problem in (
+            (bytes(damaged), "its rows are not those that were committed"),
+            (whole[:70], "it ends after 70 bytes"),
+            (b"", "it ends after 0 bytes"),
+        ):
             path.write_bytes(data)
-            with pytest.raises(FormatError, match=rf"{shard}' is damaged \(cannot be decoded"):
+            with pytest.raises(FormatError, match=rf"{shard}' is damaged \({problem}"):
                 load(RunReader(run))
         path.unlink()
         with pytest.raises(FormatError, match=rf"{shard}' is missing"):
@@ -263,7 +268,9 @@ def test_a_damaged_or_missing_shard_is_named(run: Path) -> None:
 
 def test_a_whole_shard_of_other_rows_is_noticed(run: Path) -> None:
     column = run / "memory.zarr" / "layers" / LAYER / "key" / "c"
-    shutil.copy(column / "1" / "0", column / "0" / "0")
+    codec = codec_for(array_metadata("float32", 512, 6, {}))
+    whole = codec.decode((column / "0" / "0").read_bytes(), 512)
+    (column / "0" / "0").write_bytes(codec.encode(whole[::-1]))
     with pytest.raises(FormatError, match="its rows are not those that were committed"):
         load(RunReader(run))
 

@@ -300,7 +300,7 @@ def test_a_manifest_of_other_rows_is_found_by_its_shards(run: Path) -> None:
     document = json.loads((run / "manifest.json").read_text())
     for key in ("format", "version", "checksum"):
         del document[key]
-    document["layers"][LAYER]["columns"]["key"]["checksums"] = "00000000 00000000"
+    document["layers"][LAYER]["tail"]["key"]["checksum"] = "00000000"
     (run / "manifest.json").write_bytes(seal("streamlearn-manifest", document))
     assert {damage.commits for damage in verify(run).damage} == {(3,)}
 
