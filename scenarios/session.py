@@ -371,12 +371,10 @@ class Session:
         )
 
     def _memory_status(self) -> MemoryStatus:
-        learner = self._loop.learner
-        stored = sum(memory.nbytes for memory in learner.memories().values())
-        on_device = learner.hardware.device.type != "cpu"
+        tiers = self._loop.learner.tiers
         return MemoryStatus(
-            device_bytes=stored if on_device else 0,
-            host_bytes=0 if on_device else stored,
+            device_bytes=tiers.device_bytes,
+            host_bytes=tiers.host_bytes,
             rss_bytes=self._process.memory_info().rss,
             disk_bytes=self._disk_bytes,
         )

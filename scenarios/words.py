@@ -27,6 +27,8 @@ RESUMABLE = (
     "encoder.weights",
     "evaluation.test",
     "learner.device",
+    "memory.device_budget",
+    "memory.host_budget",
 )
 """What may be given again when a run is resumed: nothing that what was learnt depends on."""
 

@@ -205,6 +205,14 @@ class Block:
             "born": self.born,
         }
 
+    def pinned(self, layout: Layout) -> "Block":
+        """A copy in host memory that a device can copy from while the host goes on."""
+        copy = Block.empty(layout, torch.device("cpu"), pinned=True)
+        for name, tensor in copy.tensors().items():
+            tensor.copy_(getattr(self, name))
+        copy.count = self.count
+        return copy
+
     def to(self, device: torch.device) -> None:
         """Move every tensor to a device."""
         for name, tensor in self.tensors().items():

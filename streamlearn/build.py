@@ -21,8 +21,9 @@ from streamlearn.settings import (
     RBFSettings,
     StandardiseSettings,
 )
+from streamlearn.tiers import Tiers
 
-__all__ = ["build_encoder", "build_network", "build_optimizer"]
+__all__ = ["build_encoder", "build_network", "build_optimizer", "build_tiers"]
 
 
 def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
@@ -57,24 +58,45 @@ def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
     return Chain([features, components])
 
 
+def build_tiers(settings: LearnerSettings, hardware: Hardware) -> Tiers:
+    """The budgets that all layers of a network share."""
+    return Tiers(
+        hardware.device,
+        device_budget=settings.memory.device_budget,
+        host_budget=settings.memory.host_budget,
+    )
+
+
 def build_network(
-    settings: LearnerSettings, width: int, classes: int, hardware: Hardware
+    settings: LearnerSettings,
+    width: int,
+    classes: int,
+    hardware: Hardware,
+    tiers: Tiers | None = None,
 ) -> ResNetMLP:
-    """A ResNet-MLP of growing layers over codes of this width; seeded starting rows."""
+    """A ResNet-MLP of growing layers over codes of this width; seeded starting rows.
+
+    Raises:
+        ConfigError: a budget does not leave room for what must be in memory.
+    """
     generator = torch.Generator().manual_seed(settings.seed)
-    make = _layer_maker(settings, hardware, generator)
+    tiers = build_tiers(settings, hardware) if tiers is None else tiers
+    make = _layer_maker(settings, hardware, generator, tiers)
     hidden: list[nn.Module] = [make(width, width) for _ in range(settings.network.hidden)]
-    return ResNetMLP(hidden, make(width, classes))
+    network = ResNetMLP(hidden, make(width, classes))
+    tiers.check()
+    return network
 
 
 def _layer_maker(
-    settings: LearnerSettings, hardware: Hardware, generator: torch.Generator
+    settings: LearnerSettings, hardware: Hardware, generator: torch.Generator, tiers: Tiers
 ) -> Callable[[int, int], GrowingLayer]:
     layer = settings.layer
     options: dict[str, Any] = {
         "dtype": hardware.dtype,
         "device": hardware.device,
         "block_rows": settings.memory.block_rows,
+        "tiers": tiers,
     }
 
     def make(inputs: int, outputs: int) -> GrowingLayer:

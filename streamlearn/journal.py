@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from streamlearn.blocks import COLUMNS, Block, Columns, Layout
 
-__all__ = ["ALL", "BlockSnapshot", "Change", "Journal", "MemorySnapshot", "Patch"]
+__all__ = ["ALL", "BlockSnapshot", "Change", "Journal", "MemorySnapshot", "Patch", "Reader"]
 
 ALL = frozenset(COLUMNS)
 _NONE: frozenset[str] = frozenset()

@@ -18,6 +18,7 @@ from streamlearn.kernels import Kernel, default_temperature, dot, exponential, r
 from streamlearn.memory import PRIOR, Memory, Tuples
 from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
 from streamlearn.rules import clipped_write, gauge_write, kernel_write
+from streamlearn.tiers import Tiers
 
 __all__ = ["DualLinear", "GaugeSoftmax", "GrowingLayer", "RBFLayer", "WeightedSoftmax"]
 
@@ -32,6 +33,7 @@ class GrowingLayer(nn.Module, ABC):
         dtype: of stored keys and values.
         device: where the memory lives.
         block_rows: tuples in a block of the memory.
+        tiers: the budgets that the memory shares with those of other layers.
     """
 
     def __init__(
@@ -43,13 +45,19 @@ class GrowingLayer(nn.Module, ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         block_rows: int = 4096,
+        tiers: Tiers | None = None,
     ) -> None:
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
         self.kernel = kernel
         self.memory = Memory(
-            in_features, out_features, dtype=dtype, device=device, block_rows=block_rows
+            in_features,
+            out_features,
+            dtype=dtype,
+            device=device,
+            block_rows=block_rows,
+            tiers=tiers,
         )
         self.forgetting = Forgetting()
         self.traces: list[Trace] = []
@@ -85,6 +93,9 @@ class GrowingLayer(nn.Module, ABC):
         """Take the memory along where `to(device)` or `cuda()` moves the module.
 
         The dtype of stored keys and values was chosen with the layer and stays.
+
+        Raises:
+            ConfigError: budgets are set for the device where the memory is.
         """
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
         device = fn(torch.zeros(1, device=self.memory.device)).device
@@ -142,6 +153,7 @@ class _Softmax(GrowingLayer, ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         block_rows: int = 4096,
+        tiers: Tiers | None = None,
     ) -> None:
         if start_rows < 1:
             raise ConfigError(
@@ -151,7 +163,13 @@ class _Softmax(GrowingLayer, ABC):
         self.temperature = default_temperature(in_features) if temperature is None else temperature
         kernel = exponential(in_features, self.temperature)
         super().__init__(
-            in_features, out_features, kernel, dtype=dtype, device=device, block_rows=block_rows
+            in_features,
+            out_features,
+            kernel,
+            dtype=dtype,
+            device=device,
+            block_rows=block_rows,
+            tiers=tiers,
         )
         key = _random_normalised(start_rows, in_features, generator)
         value = _random_normalised(start_rows, out_features, generator)
@@ -223,7 +241,7 @@ class RBFLayer(GrowingLayer):
 
     Args:
         gamma: γ; None means 3, the softmax layer's default temperature on normalised keys.
-        options: dtype, device, block_rows as for `GrowingLayer`.
+        options: dtype, device, block_rows, tiers as for `GrowingLayer`.
 
     Source: arXiv 2610.03858, §3.1 and appendix A.
     """
@@ -245,7 +263,7 @@ class DualLinear(GrowingLayer):
 
     Args:
         weight: W₀ (C, D); None means zero. It decays as SGD's weight matrix does.
-        options: dtype, device, block_rows as for `GrowingLayer`.
+        options: dtype, device, block_rows, tiers as for `GrowingLayer`.
 
     Source: arXiv 2610.03858, §2.
     """

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from streamlearn.bits import to_bits
-from streamlearn.build import build_encoder, build_network, build_optimizer
+from streamlearn.build import build_encoder, build_network, build_optimizer, build_tiers
 from streamlearn.coldstart import ColdStart
 from streamlearn.encoders import Encoder
 from streamlearn.encoders.base import as_float
@@ -90,6 +90,7 @@ class Learner:
         self.hardware = resolve_hardware(self.settings.learner.device, self.settings.learner.dtype)
         self.loss = LOSSES[self.settings.learner.loss]
         self.encoder = own or build_encoder(self.settings, self.hardware)
+        self.tiers = build_tiers(settings, self.hardware)
         self.network: ResNetMLP | None = None
         self.optimizer: FunctionalSGD | None = None
         self.samples = 0
@@ -240,7 +241,10 @@ class Learner:
         return self._cold.predict(features)
 
     def _build(self, width: int) -> None:
-        self.network = build_network(self.settings, width, len(self.classes), self.hardware)
+        self.tiers = build_tiers(self.settings, self.hardware)
+        self.network = build_network(
+            self.settings, width, len(self.classes), self.hardware, self.tiers
+        )
         self.optimizer = build_optimizer(self.settings, self.network)
 
     def _learn(self, codes: Tensor, targets: Tensor) -> Scores:

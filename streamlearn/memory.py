@@ -6,9 +6,10 @@ block order, gives the same bits wherever a block lives: on the device, in host 
 store, from where it is read whenever it is needed.
 """
 
+import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping
-from typing import NamedTuple
+from collections.abc import Collection, Generator, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -29,15 +30,27 @@ from streamlearn.blocks import (
     accumulation_dtype,
     square_norms,
 )
-from streamlearn.errors import FormatError, NotFiniteError, ShapeError, StorageError
+from streamlearn.errors import (
+    ConfigError,
+    FormatError,
+    NotFiniteError,
+    ShapeError,
+    StorageError,
+    StreamlearnError,
+)
 from streamlearn.journal import (
+    ALL,
     BlockSnapshot,
     Change,
     Journal,
     MemorySnapshot,
     Patch,
+    Reader,
     stored_columns,
 )
+from streamlearn.slots import Slot, Tier
+from streamlearn.spill import SpillStore
+from streamlearn.tiers import Tiers
 
 __all__ = [
     "DEAD",
@@ -71,20 +84,6 @@ class Tuples(NamedTuple):
     value: Tensor
 
 
-class Slot:
-    """The place of a block: `count` rows, in `block` or, where that is None, in a store.
-
-    `patch` is what was rewritten since the store has it.
-    """
-
-    __slots__ = ("block", "count", "patch")
-
-    def __init__(self, count: int, block: Block | None) -> None:
-        self.count = count
-        self.block = block
-        self.patch: Patch | None = None
-
-
 class Memory:
     """Blocks of tuples; rows are added at the end, and may be rewritten or dropped in their place.
 
@@ -94,12 +93,15 @@ class Memory:
         dtype: of keys and values; weights are kept in float32 (float64 for a float64 memory).
         device: where blocks live.
         block_rows: tuples in a block, a multiple of 512.
+        tiers: the budgets that this memory shares with others; None sets no limits.
 
     Attributes:
         live: rows that were not dropped.
         max_key_square: the largest ‖k‖² that was ever stored.
-        store: who keeps blocks that have no room in memory; may be set at any time.
+        store: who keeps blocks that have no room in memory; may be set at any time. Where it is
+            None, they go to temporary files.
         rewrites: how often rows were changed in their place.
+        slots: the place of each block.
     """
 
     def __init__(
@@ -110,6 +112,7 @@ class Memory:
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
         block_rows: int = 4096,
+        tiers: Tiers | None = None,
     ) -> None:
         if block_rows < ROW_MULTIPLE or block_rows % ROW_MULTIPLE:
             raise ShapeError(
@@ -126,24 +129,27 @@ class Memory:
         self.live = 0
         self.max_key_square = 0.0
         self.rewrites = 0
-        self._slots: list[Slot] = []
+        self.slots: list[Slot] = []
+        self.tiers = Tiers(self.device) if tiers is None else tiers
+        self._account = self.tiers.add(self)
         self._away = 0
         self._journal = Journal()
+        self._spill: SpillStore | None = None
 
     def __len__(self) -> int:
-        if not self._slots:
+        if not self.slots:
             return 0
-        return (len(self._slots) - 1) * self.block_rows + self._slots[-1].count
+        return (len(self.slots) - 1) * self.block_rows + self.slots[-1].count
 
     @property
     def blocks(self) -> list[Block]:
         """The blocks that are in memory, in order; all of them unless budgets are set."""
-        return [slot.block for slot in self._slots if slot.block is not None]
+        return [slot.block for slot in self.slots if slot.block is not None]
 
     @property
     def block_count(self) -> int:
         """How many blocks there are, wherever they live."""
-        return len(self._slots)
+        return len(self.slots)
 
     @property
     def padded(self) -> int:
@@ -171,7 +177,8 @@ class Memory:
             born: the step that wrote them, or `PRIOR`.
 
         Raises:
-            ShapeError, NotFiniteError: as `check` does; nothing was stored.
+            ShapeError, NotFiniteError, StorageError, ConfigError: as `check` does; nothing was
+                stored.
         """
         self.check(tuples, born)
         self._append({name: column.detach() for name, column in tuples._asdict().items()}, born)
@@ -183,7 +190,9 @@ class Memory:
             ShapeError: a width that differs from the memory's.
             NotFiniteError: a NaN or infinity, once rounded to the memory's dtype, or a key whose
                 square is none: it would spoil every later retrieval.
+            StorageError, ConfigError: a budget cannot be kept, see `Tiers.settle`.
         """
+        self.tiers.settle()
         key, weight, value = tuples
         count = len(key)
         expected = ((count, self.key_width), (count,), (count, self.value_width))
@@ -220,32 +229,53 @@ class Memory:
             }
             part["born"] = born if isinstance(born, int) else born[start:stop]
             block.write(self.layout, rows, part)
-            self._journal.grew(len(self._slots) - 1, rows.start)
-            slot.count = block.count = rows.stop
+            self._journal.grew(len(self.slots) - 1, rows.start)
+            slot.count = block.count = self._account.tail = rows.stop
             self.live += stop - start
             largest = float(block.key_square[rows].max())
             self.max_key_square = max(self.max_key_square, largest)
             start = stop
+            if slot.count == self.block_rows:
+                self._account.tail = 0
+                self.tiers.admit(self._account, len(self.slots) - 1, present=True)
+                # A store that refuses takes nothing back: `check` raises it before the next rows.
+                with contextlib.suppress(StreamlearnError):
+                    self.tiers.settle()
 
     def _tail(self) -> Slot:
-        if not self._slots or self._slots[-1].count == self.block_rows:
-            self._slots.append(Slot(0, Block.empty(self.layout, self.device)))
-        return self._slots[-1]
+        if not self.slots or self.slots[-1].count == self.block_rows:
+            self.slots.append(Slot(0, Block.empty(self.layout, self.device)))
+        return self.slots[-1]
 
     def _filling(self, slot: Slot) -> Block:
         """The block of the last slot, which is read in where it lies in a store only."""
-        if slot.block is None:
-            self._bring(len(self._slots) - 1, slot)
-        if slot.block is None:  # it was brought just above
-            raise StorageError("the last block could not be read; open the run again")
-        return slot.block
+        if slot.block is not None:
+            return slot.block
+        index = len(self.slots) - 1
+        stored = self._stored(index, slot, frozenset(COLUMNS))
+        block = Block.empty(self.layout, self.device)
+        block.write(
+            self.layout,
+            slice(0, slot.count),
+            {
+                name: from_bits(array, self._dtype_of(name)).to(self.device)
+                for name, array in stored.items()
+            },
+        )
+        block.count = slot.count
+        slot.block, slot.patch = block, None
+        self._away -= 1
+        self._account.tail_present = True
+        return block
 
     def clear(self) -> None:
         """Drop every tuple, the starting rows too, and leave the store that some may lie in."""
-        self._slots.clear()
+        self.slots.clear()
+        self.tiers.remove(self._account)
+        self._account = self.tiers.add(self)
         self._journal.clear()
         self._away = 0
-        self.store = None
+        self.store = self._spill = None
         self.live = 0
         self.max_key_square = 0.0
 
@@ -349,8 +379,9 @@ class Memory:
             largest = square_norms(rounded["key"].to(self.layout.wide)).max()
             self.max_key_square = max(self.max_key_square, float(largest))
         names = frozenset(rounded)
+        self.tiers.quiet()
         for index, local, places in self._by_block(rows):
-            slot = self._slots[index]
+            slot = self.slots[index]
             part = {name: column[torch.from_numpy(places)] for name, column in rounded.items()}
             if slot.block is None:
                 bits = {name: to_bits(column) for name, column in part.items()}
@@ -398,7 +429,7 @@ class Memory:
             if name in columns
         }
         for index, local, places in self._by_block(chosen):
-            slot = self._slots[index]
+            slot = self.slots[index]
             there = torch.from_numpy(places).to(self.device)
             if slot.block is not None:
                 found = slot.block.filled(self.layout, columns)
@@ -456,48 +487,90 @@ class Memory:
 
     # -- what retrieval asks for -----------------------------------------------------------------
 
-    def scan(self, *, born: bool = True) -> Iterator[Block]:
+    def scan(self, *, born: bool = True, norms: bool = True) -> Generator[Block, None, None]:
         """Every block, in block order, on the device; each is valid until the next is asked for.
 
+        Close the iterator if it is left before its end (`contextlib.closing`), so that others get
+        its buffers; rows must not be added or changed meanwhile.
+
         Args:
-            born: whether the birth steps are needed; where not, they are not read.
+            born: whether birth steps are needed; where not, those of passing blocks are not read.
+            norms: the same of `key_square`, which is not computed.
 
         Raises:
             FormatError, StorageError: a block lies in a store that cannot be read.
         """
-        for index, slot in enumerate(self._slots):
-            if slot.block is None:
-                self._bring(index, slot)
+        if self._away:
+            if self.slots[-1].count < self.block_rows:
+                self._filling(self.slots[-1])
+            yield from self.tiers.scan(self, born=born, norms=norms)
+            return
+        for slot in self.slots:
             if slot.block is not None:
                 yield slot.block
 
-    def _bring(self, index: int, slot: Slot) -> None:
-        """Read a block from the store and keep it."""
-        stored = self._stored(index, slot, frozenset(COLUMNS))
-        block = Block.empty(self.layout, self.device)
-        block.write(
-            self.layout,
-            slice(0, slot.count),
-            {
-                name: from_bits(array, self._dtype_of(name)).to(self.device)
-                for name, array in stored.items()
-            },
-        )
-        block.count = slot.count
+    def came_in(self, index: int, block: Block) -> None:
+        """A block was read, patch and all, and stays in memory where it belongs."""
+        slot = self.slots[index]
         slot.block, slot.patch = block, None
-        self._away -= 1
+        self._account.present[slot.tier] += 1
+        if slot.tier is Tier.DEVICE:
+            self._away -= 1
+
+    def move(self, index: int, tier: Tier) -> None:
+        """Let a block belong to a farther tier, and move or store what is in memory of it.
+
+        Raises:
+            StorageError: the store refused; the block is where it was.
+        """
+        slot = self.slots[index]
+        block = slot.block
+        if block is not None:
+            if tier is Tier.DISK:
+                self._keep(index, slot, block)
+                slot.block = None
+            else:
+                slot.block = block.pinned(self.layout)
+            if slot.tier is Tier.DEVICE:
+                self._away += 1
+        slot.tier = tier
+
+    def _keep(self, index: int, slot: Slot, block: Block) -> None:
+        """Let the store have a block as it is."""
+        if self.store is None:
+            if self._spill is None:
+                self._spill = SpillStore()
+            columns = block.host_columns(self.layout)
+            self._spill.write(index, columns, ALL, rewritten=frozenset())
+            slot.spilled = True  # and still a change, for nothing else has it
+            return
+        change = self._journal.pending(index)
+        if change is not None:
+            columns = block.host_columns(self.layout)
+            self.store.write(index, columns, change.names, rewritten=change.rewritten)
+            self._journal.stored(index)
 
     def _stored(
         self, index: int, slot: Slot, names: frozenset[str]
     ) -> dict[str, NDArray[np.generic]]:
-        return stored_columns(index, slot.count, names, self.layout, self._read, slot.patch)
+        return stored_columns(index, slot.count, names, self.layout, self.read, slot.patch)
 
-    def _read(self, index: int, out: Mapping[str, NDArray[np.generic]]) -> None:
-        if self.store is None:
+    def read(self, index: int, out: Mapping[str, NDArray[np.generic]]) -> None:
+        """Fill arrays with columns of a block as its store has it; from any thread.
+
+        Raises:
+            FormatError, StorageError: see `BlockStore.read`.
+        """
+        self._reader(self.slots[index])(index, out)
+
+    def _reader(self, slot: Slot) -> Reader:
+        store = self._spill if slot.spilled else self.store
+        if store is None:
             raise StorageError(
-                f"block {index} lies in a store that was taken away; set the memory's store again"
+                f"{len(self.slots)} blocks of a memory lie in a store that was taken away; "
+                "set the memory's store again"
             )
-        self.store.read(index, out)
+        return store.read
 
     def coefficients(self, block: Block, step: int, momentum: float, decay: float) -> Tensor:
         """How much each row of a block counts `step − born` steps after its birth, c(n), (rows,).
@@ -511,14 +584,51 @@ class Memory:
         return coefficient.to(block.weight.dtype)
 
     def to(self, device: torch.device) -> None:
-        """Move every block to a device."""
+        """Move every block to a device; the memory has tiers of its own there.
+
+        Raises:
+            ConfigError: budgets are set for the device where it is.
+        """
         if device == self.device:
             return
-        for _ in self.scan():
+        if self.tiers.limited:
+            raise ConfigError(
+                f"a memory with budgets on {self.device} cannot be moved to {device}; save the "
+                f"learner and load it with device={device.type!r}"
+            )
+        for _ in self.scan():  # what was never read comes in
             pass
-        self.device = device
-        for block in self.blocks:
-            block.to(device)
+        self.tiers.remove(self._account)
+        self.device, self.tiers = device, Tiers(device)
+        account, self._account = self._account, self.tiers.add(self)
+        self._account.tail = account.tail
+        for index, slot in enumerate(self.slots):
+            if slot.block is not None:
+                slot.block.to(device)
+            if slot.count == self.block_rows:
+                self.tiers.admit(self._account, index, present=True)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy needs: the tuples themselves, wherever they are."""
+        layout = self.layout
+        return {
+            "widths": (layout.key_width, layout.value_width),
+            "options": {
+                "dtype": layout.dtype,
+                "device": self.device,
+                "block_rows": layout.rows,
+                "tiers": self.tiers,
+            },
+            "columns": list(self.host_blocks()),
+            "max_key_square": self.max_key_square,
+        }
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become a copy, to the bit; blocks without room go to temporary files again."""
+        Memory.__init__(self, *state["widths"], **state["options"])
+        for columns in state["columns"]:
+            self.load_columns(columns)
+        self.max_key_square = state["max_key_square"]
 
     # -- what storage asks for -------------------------------------------------------------------
 
@@ -532,7 +642,7 @@ class Memory:
         Raises:
             FormatError, StorageError: the block lies in a store that cannot be read.
         """
-        slot = self._slots[index]
+        slot = self.slots[index]
         if slot.block is not None:
             return slot.block.host_columns(self.layout)
         return self._stored(index, slot, frozenset(COLUMNS))
@@ -546,7 +656,7 @@ class Memory:
 
     def host_blocks(self) -> Iterator[Columns]:
         """The filled rows of every block on the host, in block order."""
-        for index in range(len(self._slots)):
+        for index in range(len(self.slots)):
             yield self.host_columns(index)
 
     def load_columns(self, columns: Columns) -> None:
@@ -587,18 +697,22 @@ class Memory:
         Raises:
             ShapeError: the memory has rows already.
         """
-        if self._slots:
+        if self.slots:
             raise ShapeError(
                 f"the memory has {len(self)} rows already; open rows in an empty one, see clear()"
             )
         full, rest = divmod(rows, self.block_rows)
-        self._slots = [Slot(self.block_rows, None) for _ in range(full)]
+        self.slots = [Slot(self.block_rows, None) for _ in range(full)]
         if rest:
-            self._slots.append(Slot(rest, None))
-        self._away = len(self._slots)
+            self.slots.append(Slot(rest, None))
+        self._away = len(self.slots)
         self.store = store
         self.live = live
         self.max_key_square = max_key_square
+        self._account.tail, self._account.tail_present = rest, not rest
+        for index in range(full):
+            self.tiers.admit(self._account, index, present=False)
+        self.tiers.settle()
 
     def snapshot(self) -> MemorySnapshot:
         """The blocks that changed since the last snapshot, as they are now.
@@ -618,8 +732,7 @@ class Memory:
         return snapshot
 
     def _block_snapshot(self, index: int, change: Change) -> BlockSnapshot:
-        slot = self._slots[index]
-        store = self.store
+        slot = self.slots[index]
         return BlockSnapshot(
             index,
             slot.count,
@@ -627,7 +740,7 @@ class Memory:
             self.layout,
             block=None if slot.block is None else slot.block.shared(),
             patch=slot.patch,
-            read=self._read if store is None else store.read,
+            read=self.read if slot.block is not None else self._reader(slot),
         )
 
     def restore(self, snapshot: MemorySnapshot) -> None:
@@ -639,13 +752,19 @@ class Memory:
         if not self._journal.settle(snapshot, saved=True):
             return
         for block in snapshot.blocks:
-            slot = self._slots[block.index]
+            slot = self.slots[block.index]
+            if slot.spilled:
+                if self.store is None:
+                    continue
+                slot.spilled = False
+                if self._spill is not None and not any(self._journal.snapshots(block.index)):
+                    self._spill.discard(block.index, ALL)
             if slot.patch is block.patch:
                 slot.patch = None
 
     def touch_all(self) -> None:
         """Let every block count as changed, as for whoever has none of them yet."""
-        for index in range(len(self._slots)):
+        for index in range(len(self.slots)):
             self._journal.touch(index)
 
 

@@ -13,12 +13,13 @@ Backward, with G = [g | −⟨g, s⟩ | 0]/den (or [g | 0]):
 
 GEMMs run in the memory's dtype; sums over blocks and everything that is divided are kept in float32
 (float64 for a float64 memory). Scores of the forward pass are kept for the backward one as long as
-they fit `CACHE_BYTES`, and computed again, to the same bits, beyond.
+they fit `CACHE_BYTES` and an eighth of the budget, and computed again, to the same bits, beyond.
 
 Source: arXiv 2610.03858, §3; the gradient is derived in docs/mathematics.md.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -132,9 +133,11 @@ class _Context:
     pool: ScratchPool
     trace: Trace | None
 
-    def blocks(self) -> Iterator[Block]:
+    def blocks(self) -> closing[Generator[Block, None, None]]:
         """The memory's blocks, in order."""
-        return self.memory.scan(born=self.forgetting.active)
+        return closing(
+            self.memory.scan(born=self.forgetting.active, norms=self.kernel.kind == "rbf")
+        )
 
     def query_side(self, query: Tensor) -> tuple[Tensor, Tensor]:
         """The query scaled and in the memory's dtype (B, D), and its squared norm (B, 1)."""
@@ -182,17 +185,19 @@ def _forward(
     wide = accumulation_dtype(memory.dtype)
     total = torch.zeros(len(query), memory.side_width, dtype=wide, device=scaled.device)
     keep = keep and kernel.kind != "dot"
-    keep = keep and memory.padded * len(query) * scaled.element_size() <= CACHE_BYTES
+    size = memory.padded * len(query) * scaled.element_size()
+    keep = keep and size <= memory.tiers.score_bytes(CACHE_BYTES)
     kept: list[Tensor] = []
     if not keep:
         pool.trim()
-    for block in context.blocks():
-        scores = context.scores(block, scaled, square, shift)
-        total += torch.mm(scores, block.side[: block.padded])  # (B, W)
-        if keep:
-            kept.append(scores)
-        else:
-            pool.give(scores)
+    with context.blocks() as blocks:
+        for block in blocks:
+            scores = context.scores(block, scaled, square, shift)
+            total += torch.mm(scores, block.side[: block.padded])  # (B, W)
+            if keep:
+                kept.append(scores)
+            else:
+                pool.give(scores)
     values = total[:, : memory.value_width]
     if not kernel.normalised:
         return values.contiguous(), None, shift, kept if keep else None
@@ -211,12 +216,13 @@ def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
     if not kernel.normalised or kernel.bound(square, memory.max_key_square) <= SAFE_EXPONENT:
         return None
     largest = torch.full_like(square, -torch.inf)
-    for block in context.blocks():
-        buffer = context.pool.take(len(scaled), block.padded, like=scaled)
-        kernel.scores_(block, scaled, square, out=buffer)
-        buffer.masked_fill_(~context.counts(block), -torch.inf)
-        largest = torch.maximum(largest, buffer.amax(-1, keepdim=True).to(largest.dtype))
-        context.pool.give(buffer)
+    with context.blocks() as blocks:
+        for block in blocks:
+            buffer = context.pool.take(len(scaled), block.padded, like=scaled)
+            kernel.scores_(block, scaled, square, out=buffer)
+            buffer.masked_fill_(~context.counts(block), -torch.inf)
+            largest = torch.maximum(largest, buffer.amax(-1, keepdim=True).to(largest.dtype))
+            context.pool.give(buffer)
     return largest
 
 
@@ -228,7 +234,7 @@ class _Retrieve(torch.autograd.Function):
         ctx.context, ctx.kept, ctx.shift = context, kept, shift
         ctx.save_for_backward(query, output, denominator)
         # Growing while a graph is open would change what backward recomputes.
-        ctx.rows = len(context.memory)
+        ctx.rows, ctx.rewrites = len(context.memory), context.memory.rewrites
         if context.trace is not None:
             context.trace.output = output.detach()
         return output
@@ -243,6 +249,11 @@ class _Retrieve(torch.autograd.Function):
             raise GraphError(
                 f"the memory went from {ctx.rows} to {len(context.memory)} tuples between a "
                 "forward pass and its backward pass; call backward before step"
+            )
+        if context.memory.rewrites != ctx.rewrites:
+            raise GraphError(
+                "rows of the memory were rewritten between a forward pass and its backward pass; "
+                "call backward first"
             )
         if context.trace is not None:
             previous = context.trace.gradient
@@ -273,20 +284,25 @@ def _query_gradient(
     scaled, square = context.query_side(query)
     result = torch.zeros(len(query), memory.key_width, dtype=wide, device=query.device)
     mass = torch.zeros(len(query), 1, dtype=wide, device=query.device)
-    for index, block in enumerate(context.blocks()):
-        pull = pool.take(len(query), block.padded, like=scaled)
-        torch.mm(side, block.side[: block.padded].T, out=pull)  # G Aᵀ (B, n)
-        if kernel.kind == "dot":  # the derivative of ⟨k, q⟩ is k itself
-            context.age_(pull, block)
-        else:  # that of an exponential is itself again
-            kept = ctx.kept[index] if ctx.kept is not None else None
-            scores = kept if kept is not None else context.scores(block, scaled, square, ctx.shift)
-            pull.mul_(scores)  # P (B, n)
-            pool.give(scores)
-        result += torch.mm(pull, block.key[: block.padded])  # (B, D)
-        if kernel.kind == "rbf":
-            mass += pull.sum(-1, keepdim=True, dtype=wide)
-        pool.give(pull)
+    kept: list[Tensor] | None = ctx.kept
+    with context.blocks() as blocks:
+        for index, block in enumerate(blocks):
+            pull = pool.take(len(query), block.padded, like=scaled)
+            torch.mm(side, block.side[: block.padded].T, out=pull)  # G Aᵀ (B, n)
+            if kernel.kind == "dot":  # the derivative of ⟨k, q⟩ is k itself
+                context.age_(pull, block)
+            else:  # that of an exponential is itself again
+                scores = (
+                    kept[index]
+                    if kept is not None
+                    else context.scores(block, scaled, square, ctx.shift)
+                )
+                pull.mul_(scores)  # P (B, n)
+                pool.give(scores)
+            result += torch.mm(pull, block.key[: block.padded])  # (B, D)
+            if kernel.kind == "rbf":
+                mass += pull.sum(-1, keepdim=True, dtype=wide)
+            pool.give(pull)
     ctx.kept = None
     if kernel.kind == "rbf":
         result -= mass * query.to(wide)

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError
 
 from streamlearn.errors import ConfigError
 from streamlearn.hardware import DeviceName, DtypeName
@@ -58,6 +58,7 @@ def none_word(value: Any) -> Any:
 
 
 OptionalFloat = Annotated[float | None, BeforeValidator(none_word)]
+Budget = Annotated[ByteSize | None, BeforeValidator(none_word)]
 Fit = Annotated[
     int,
     Field(
@@ -229,6 +230,12 @@ class MemorySettings(Settings):
     block_rows: int = Field(
         4096, ge=512, multiple_of=512, description="tuples in a block, which is a shard on disk"
     )
+    device_budget: Budget = Field(
+        None, gt=0, description="bytes for tuples on the device, such as 8GiB; others pass through"
+    )
+    host_budget: Budget = Field(
+        None, gt=0, description="bytes for tuples in host memory; others stay on disk"
+    )
 
 
 class LearnerSettings(Settings):
@@ -289,6 +296,8 @@ def explain(error: ValidationError, model: type[BaseModel]) -> str:
         inner = (_known_keys(model, path, None) or ["kind"])[0]
         return f"{key}={value} cannot be used: {key} is a section, set {key}.{inner}=…"
     reason = first["msg"].replace("Input should be", "it should be")
+    if first["type"].startswith("byte_size"):
+        return f"{key}={value} cannot be used: give bytes, such as 400MB, 2GiB or none"
     if first["type"] == "missing":
         return f"{key} is missing; set {key}=…"
     return f"{key}={value} cannot be used: {reason[0].lower() + reason[1:]}"
