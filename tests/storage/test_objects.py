@@ -267,7 +267,7 @@ def answering(status: int, text: str, pause: float = 0.0) -> Iterator[str]:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        server.handle_error = lambda *_: None  # type: ignore[method-assign,assignment]
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         try:
