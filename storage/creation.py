@@ -1,18 +1,28 @@
-"""Making a run: its first files, built where nobody looks for a run and then given their name."""
+"""Making a run: its first files, built where nobody looks for a run and then given their name.
 
+In an object store nothing is renamed, so there the objects are put in place and `run.json`, without
+which they are no run, comes last.
+"""
+
+import contextlib
 import os
 from pathlib import Path
 from typing import Any
 
-from streamlearn.errors import RunExistsError
+from streamlearn.errors import RunExistsError, RunLockedError, StreamlearnError
 
 from . import documents, files
+from .codec import group_metadata
 from .layers import write_group
 from .layout import RUN_KIND, Layout
+from .lease import Lease
 from .lock import RunLock
+from .metadata import METADATA_NAME, seal_metadata
+from .object_writing import ObjectWriting
+from .objects import ObjectPath, RunPath
 from .writing import Writing
 
-__all__ = ["build_run", "make_directories", "run_exists"]
+__all__ = ["build_objects", "build_run", "make_directories", "run_exists"]
 
 
 def build_run(layout: Layout, header: dict[str, Any], scenario: bytes) -> RunLock:
@@ -44,7 +54,53 @@ def make_directories(path: Path) -> None:
     files.sync_directory(path.parent)
 
 
-def run_exists(path: Path) -> RunExistsError:
+def build_objects(root: ObjectPath, header: dict[str, Any], scenario: bytes) -> Lease:
+    """Make a new run in an object store; the lock is held.
+
+    What a creation that crashed left under the name is put away.
+
+    Raises:
+        RunExistsError: a run, or something else, of this name is already there.
+        RunLockedError: another process is making it this moment.
+        StorageError: the store refused; nothing of the run is left, as far as it lets us.
+    """
+    names = Layout(Path())
+    first = root / names.header
+    # Objects without a lock among them are none that a run was being made of.
+    if first.is_file() or (root.exists() and not (root / names.lock).is_file()):
+        raise run_exists(root)
+    try:
+        lease = Lease(root / names.lock)
+    except RunLockedError as error:
+        if first.is_file():
+            raise run_exists(root) from error
+        raise
+    made = False
+    try:
+        lease.refresh()
+        if lease.size_of(first):
+            made = True
+            raise run_exists(root)
+        for path in lease.known_below(root):
+            lease.remove(path)
+        writing = ObjectWriting(lease)
+        for group, attributes in ((names.group, {"format": RUN_KIND}), (names.layers, {})):
+            metadata = seal_metadata(group_metadata(attributes))
+            writing.replace(root / group / METADATA_NAME, metadata)
+        writing.replace(root / names.scenario, scenario)
+        writing.replace(first, documents.seal(RUN_KIND, header))
+    except BaseException:
+        if not made:
+            # In this order: the name is free only when nothing is left.
+            with contextlib.suppress(StreamlearnError):
+                for path in (*lease.known_below(root), lease.path):
+                    path.remove()
+        lease.release()
+        raise
+    return lease
+
+
+def run_exists(path: RunPath) -> RunExistsError:
     """The refusal of a name that is taken."""
     return RunExistsError(
         f"there is already a run {str(path)!r}; choose another run.name=, or go on with it by "

@@ -1,7 +1,8 @@
 """The event log of a run: one JSON object a line, only ever appended to.
 
 Readers see a line when `append` returns; it is durable from the next commit on. What was said after
-the last commit goes away when the run is opened again, since its steps are learnt again.
+the last commit goes away when the run is opened again, since its steps are learnt again. In an
+object store readers see a line from the next commit on: see `segments`.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ from streamlearn.errors import RunStateError
 from . import files
 from .documents import encode, plain
 from .files import translated
+from .objects import ObjectPath, RunPath
+from .segments import read_segments
 
 __all__ = ["EventLog", "read_events"]
 
@@ -123,7 +126,7 @@ class EventLog:
         self._torn = False
 
 
-def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
+def read_events(path: RunPath, offset: int = 0) -> tuple[list[dict[str, Any]], int]:
     """The complete lines of a log from an offset on, and the offset to go on from.
 
     A last line without its end is left for the next time. If the log was cut since the offset was
@@ -133,17 +136,7 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]
     Raises:
         StorageError: the system refused.
     """
-    try:
-        with translated("read", path, missing=True), path.open("rb") as file:
-            # An offset follows the end of a line; where it does not, the log is another by now.
-            if offset > 0:
-                file.seek(offset - 1)
-                if file.read(1) != b"\n":
-                    offset = 0
-            file.seek(offset)
-            data = file.read()
-    except FileNotFoundError:
-        return [], 0
+    data, offset = _bytes_from(path, offset)
     whole = data[: data.rfind(b"\n") + 1]
     records = []
     for line in whole.split(b"\n"):
@@ -152,3 +145,20 @@ def read_events(path: Path, offset: int = 0) -> tuple[list[dict[str, Any]], int]
             if isinstance(record, dict):
                 records.append(record)
     return records, offset + len(whole)
+
+
+def _bytes_from(path: RunPath, offset: int) -> tuple[bytes, int]:
+    """What follows an offset that a line ended at, or everything if none ends there any more."""
+    if isinstance(path, ObjectPath):
+        return read_segments(path, offset)
+    try:
+        with translated("read", path, missing=True), path.open("rb") as file:
+            # An offset follows the end of a line; where it does not, the log is another by now.
+            if offset > 0:
+                file.seek(offset - 1)
+                if file.read(1) != b"\n":
+                    offset = 0
+            file.seek(offset)
+            return file.read(), offset
+    except FileNotFoundError:
+        return b"", 0

@@ -1,7 +1,8 @@
 """The lock that keeps a run to one writer.
 
 The operating system holds it (flock), so it goes with the process, however that ends; the file's
-text only says who it is. It is never deleted: a deleted lock could be held twice.
+text only says who it is. It is never deleted: a deleted lock could be held twice. A run in an
+object store has a `Lease` instead.
 """
 
 import contextlib
@@ -10,28 +11,20 @@ import json
 import os
 import socket
 import time
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TypeAlias
 
 from streamlearn.errors import RunLockedError
 
 from . import files
 from .files import translated
+from .lease import Lease, lease_writer
+from .objects import ObjectPath, RunPath
+from .signatures import TEXT_BYTES, Writer, is_lock_text, signed, who
 
-__all__ = ["RunLock", "Writer", "current_writer", "is_lock_text"]
+__all__ = ["HeldLock", "RunLock", "Writer", "current_writer", "is_lock_text", "take_lock"]
 
-# Always the same number of bytes in one write, so that no reader meets half of another text.
-_TEXT_BYTES = 512
 _PATIENCE = 0.5
-
-
-@dataclass(frozen=True, slots=True)
-class Writer:
-    """The process that is writing to a run."""
-
-    pid: int
-    host: str
 
 
 class RunLock:
@@ -50,7 +43,7 @@ class RunLock:
             self._take(descriptor)
             owner = {"pid": os.getpid(), "host": socket.gethostname()[:64]}
             with translated("write", path):
-                files.write_all(descriptor, _signed(owner))
+                files.write_all(descriptor, signed(owner))
         except BaseException:
             os.close(descriptor)
             raise
@@ -66,10 +59,9 @@ class RunLock:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
-        owner = _read_owner(descriptor)
-        who = f"process {owner.pid} on {owner.host}" if owner else "another process"
         raise RunLockedError(
-            f"the run {str(self.path.parent)!r} is being written by {who}; "
+            f"the run {str(self.path.parent)!r} is being written by "
+            f"{who(_read_owner(descriptor))}; "
             "stop that one first, or watch it with `streamlearn watch`"
         )
 
@@ -80,15 +72,34 @@ class RunLock:
             self._descriptor = None
 
 
-def current_writer(path: Path) -> Writer | None:
+HeldLock: TypeAlias = RunLock | Lease
+"""The lock of a run, wherever that lies."""
+
+
+def take_lock(path: RunPath) -> HeldLock:
+    """Take the lock of a run.
+
+    Args:
+        path: of the lock.
+
+    Raises:
+        RunLockedError: another process holds it; names its pid.
+        StorageError: the system or the store refused.
+    """
+    return Lease(path) if isinstance(path, ObjectPath) else RunLock(path)
+
+
+def current_writer(path: RunPath) -> Writer | None:
     """Who holds a lock now, None if nobody does; changes nothing.
 
     Args:
-        path: of the lock file.
+        path: of the lock.
 
     Raises:
-        StorageError: the system refused.
+        StorageError: the system or the store refused.
     """
+    if isinstance(path, ObjectPath):
+        return lease_writer(path)
     try:
         with translated("read", path, missing=True):
             descriptor = os.open(path, os.O_RDONLY)
@@ -103,24 +114,6 @@ def current_writer(path: Path) -> Writer | None:
         os.close(descriptor)
 
 
-def is_lock_text(data: bytes) -> bool:
-    """Whether a lock file holds what a writer writes, or nothing (as after a loss of power)."""
-    if not data.strip(b"\0"):
-        return True
-    try:
-        found = json.loads(data)
-        del found["checksum"]
-        return data == _signed(found)
-    except (ValueError, KeyError, TypeError):
-        return False
-
-
-def _signed(owner: dict[str, Any]) -> bytes:
-    """The text of the file: who holds the lock, and a checksum of that."""
-    checksum = f"{files.checksum(json.dumps(owner).encode('ascii')):08x}"
-    return json.dumps({**owner, "checksum": checksum}).encode("ascii").ljust(_TEXT_BYTES)
-
-
 def _try_lock(descriptor: int, kind: int) -> bool:
     with contextlib.suppress(BlockingIOError):
         fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
@@ -130,7 +123,7 @@ def _try_lock(descriptor: int, kind: int) -> bool:
 
 def _read_owner(descriptor: int) -> Writer | None:
     try:
-        found = json.loads(os.pread(descriptor, _TEXT_BYTES, 0))
+        found = json.loads(os.pread(descriptor, TEXT_BYTES, 0))
         return Writer(int(found["pid"]), str(found["host"]))
     except (ValueError, KeyError, TypeError):  # taken this moment, not signed yet
         return None
