@@ -257,8 +257,8 @@ class _Check:
                 failed.setdefault(entry.table.file, (error, []))[1].append(manifest.commit)
         for file in sorted(files_of - {""}):
             self._count(self.layout.path / file)
-        for file, (error, numbers) in failed.items():
-            self._note(self.layout.path / file, error, numbers)
+        for file, (problem, numbers) in failed.items():
+            self._note(self.layout.path / file, problem, numbers)
         return tables
 
     def _shard(

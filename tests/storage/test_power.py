@@ -10,6 +10,7 @@ from streamlearn.errors import StreamlearnError
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files
 from streamlearn.storage.verify import verify
+from streamlearn.storage.writing import Writing
 
 from .power import Recorder, Tree, fingerprint, write_tree
 from .story import PARTS, begin, go_on, memory_at, part_of
@@ -85,7 +86,7 @@ def test_the_simulation_finds_a_sync_that_is_left_out(
     original = begin(tmp_path / "runs")
     with monkeypatch.context() as patch:
         if omitted == "names":
-            patch.setattr(files.Writing, "sync_directories", lambda self: None)
+            patch.setattr(Writing, "sync_directories", lambda self: None)
         elif omitted == "directories":
             patch.setattr(files, "sync_directory", lambda path: None)
         left = record(original, patch, syncs=omitted != "files")
