@@ -111,7 +111,7 @@ def open_file(path: Path, *, empty: bool = False) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if empty else 0), 0o666)
 
 
-def write_all(descriptor: int, data: bytes, offset: int = 0) -> None:
+def write_all(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None:
     """Write all bytes at an offset, however many calls the system makes of it."""
     view = memoryview(data)
     while view:

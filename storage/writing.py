@@ -1,15 +1,22 @@
 """Files that appear whole, and what they add up to for the figures of a commit."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import itertools
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from streamlearn.errors import StorageError
 
 from . import files
 from .files import translated
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 __all__ = ["Writing"]
 
@@ -40,6 +47,7 @@ class Writing:
         self.bytes_grown = 0
         self._directories: set[Path] = set()
         self._waiting: dict[Path, Path] = {}
+        self._room: NDArray[np.uint8] | None = None
 
     def replace(self, path: Path, data: bytes) -> None:
         """Write a file so that a crash leaves the old one or the new one, never a part.
@@ -50,7 +58,15 @@ class Writing:
         temporary = self._aside(path, data, wait=True)
         self._name(temporary, path)
 
-    def later(self, path: Path, data: bytes) -> None:
+    def room(self, size: int) -> NDArray[np.uint8]:
+        """At least this many bytes to make a file's data in; the same ones at every call."""
+        import numpy as np
+
+        if self._room is None or len(self._room) < size:
+            self._room = np.empty(size, np.uint8)
+        return self._room
+
+    def later(self, path: Path, data: bytes | memoryview) -> None:
         """Write a file that gets its name by `finish`.
 
         Raises:
@@ -74,7 +90,7 @@ class Writing:
             self._name(temporary, path)
             del self._waiting[path]
 
-    def join(self, other: "Writing", *, counts: bool = True) -> None:
+    def join(self, other: Writing, *, counts: bool = True) -> None:
         """Take over the names that another has given, and what it has counted."""
         if counts:
             self.bytes_written += other.bytes_written
@@ -120,7 +136,7 @@ class Writing:
         self.bytes_grown -= before
         self._directories.add(target.parent)
 
-    def _aside(self, path: Path, data: bytes, *, wait: bool) -> Path:
+    def _aside(self, path: Path, data: bytes | memoryview, *, wait: bool) -> Path:
         temporary = self.scratch / str(next(_NUMBERS))
         try:
             with translated("write", path):
