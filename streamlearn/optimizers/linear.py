@@ -156,9 +156,10 @@ def _refuse_not_finite(batches: list[LinearBatch]) -> None:
     """Raise unless all sums of squares are finite: one look at the device for all layers."""
     if not batches:
         return
+    device = batches[0].inputs.device
     sizes = torch.stack(
         [
-            sum(part.square().sum() for part in (batch.inputs, batch.gradient))  # type: ignore[misc]
+            (batch.inputs.square().sum() + batch.gradient.square().sum()).to(device)
             for batch in batches
         ]
     )
