@@ -217,4 +217,4 @@ def _with_momentum(
     if "velocity" not in state:
         state["velocity"] = direction.new_zeros(len(direction), batch.inputs.shape[1])
     velocity: Tensor = state["velocity"][:, batch.columns]
-    return velocity.mul_(momentum).add_(direction).clone()
+    return velocity.mul_(momentum).add_(direction)

@@ -1,7 +1,11 @@
 """Inverses of symmetric positive definite matrices: by Newton–Schulz or by Cholesky."""
 
+import math
+
 import torch
 from torch import Tensor
+
+from streamlearn.errors import NotFiniteError
 
 __all__ = ["cholesky", "newton_schulz", "solve_cholesky"]
 
@@ -39,7 +43,10 @@ def cholesky(matrix: Tensor) -> Tensor:
     the precision demands, and none where it demands none.
 
     Args:
-        matrix: A (D, D), symmetric, finite, positive semidefinite but for rounding.
+        matrix: A (D, D), symmetric, positive semidefinite but for rounding.
+
+    Raises:
+        NotFiniteError: no damping helps, since A has overflowed.
     """
     factor: Tensor
     factor, failed = torch.linalg.cholesky_ex(matrix)
@@ -47,6 +54,11 @@ def cholesky(matrix: Tensor) -> Tensor:
         return factor
     raised = float(matrix.diagonal().mean()) * torch.finfo(matrix.dtype).eps or 1.0
     while failed:
+        if not math.isfinite(raised):
+            raise NotFiniteError(
+                f"a second moment of {len(matrix)} columns has overflowed; "
+                "scale the features or lower discount"
+            )
         lifted = matrix.clone()
         lifted.diagonal().add_(raised)
         factor, failed = torch.linalg.cholesky_ex(lifted)

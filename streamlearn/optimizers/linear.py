@@ -90,8 +90,11 @@ class LinearOptimizer(SplitOptimizer):
             and (batch := _batch(unit)) is not None
         ]
         _refuse_not_finite([batch for _, _, batch in work])
-        for group, unit, batch in work:
-            _write(unit, batch.columns, self.update(group, self.state[unit.weight], batch))
+        updates = [
+            self.update(group, self.state[unit.weight], batch) for group, unit, batch in work
+        ]
+        for (_, unit, batch), matrix in zip(work, updates, strict=True):
+            _write(unit, batch.columns, matrix)
         self._recorder.clear()
 
     def zero_grad(self, set_to_none: bool = True) -> None:

@@ -255,16 +255,17 @@ def test_a_part_that_is_unfrozen_later_finds_the_moments_that_were_kept() -> Non
     np.testing.assert_allclose(arrays(layer.bias), wanted[:, 4], rtol=0, atol=1e-8)
 
 
-def test_an_inverse_is_kept_for_as_many_steps_as_refresh_says() -> None:
+@pytest.mark.parametrize("refresh", [2, 3])
+def test_an_inverse_is_kept_for_as_many_steps_as_refresh_says(refresh: int) -> None:
     layer = make_linear(5, 3)
-    optimizer = Mesa(layer, lr=0.2, refresh=3)
+    optimizer = Mesa(layer, lr=0.2, refresh=refresh)
     factors = []
     for step in range(7):
         fit(optimizer, layer, randn(6, 5, seed=step), randn(6, 3, seed=100 + step))
         factors.append(optimizer.state[layer.weight]["factor"])
     for step, factor in enumerate(factors):
-        assert torch.equal(factor, factors[step - step % 3])
-    assert not torch.equal(factors[2], factors[3])
+        assert torch.equal(factor, factors[step - step % refresh])
+    assert not torch.equal(factors[refresh - 1], factors[refresh])
     optimizer.param_groups[0]["refresh"] = 1
     fit(optimizer, layer, randn(6, 5), randn(6, 3))
     assert "factor" not in optimizer.state[layer.weight]
@@ -301,6 +302,23 @@ def test_what_is_not_finite_is_refused_and_nothing_is_changed() -> None:
     assert torch.equal(moment, optimizer.state[first.weight]["moment"])
     fit(optimizer, network, randn(4, 3), randn(4, 2))
     assert not torch.equal(before[0], first.weight)
+
+
+def test_a_moment_that_overflows_is_an_error_that_moves_no_parameter() -> None:
+    network = nn.Sequential(make_linear(3, 3).float(), make_linear(3, 2).float())
+    optimizer = FOOF(network, discount=1.0)
+    before = [parameter.detach().clone() for parameter in network.parameters()]
+
+    def step() -> None:
+        optimizer.zero_grad()
+        backward((1e-30 * network(torch.full((1, 3), 1e19))).sum())
+        optimizer.step()
+
+    optimizer.param_groups[0]["lr"] = 0.0
+    with pytest.raises(NotFiniteError, match="of 3 columns has overflowed; scale the features"):
+        for _ in range(100):
+            step()
+    assert all(map(torch.equal, before, network.parameters()))
 
 
 @pytest.mark.parametrize("inverse", BOTH)

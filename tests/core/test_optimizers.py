@@ -327,6 +327,20 @@ def test_a_step_without_gradients_changes_nothing(
     assert same(values(network), before)
 
 
+@every_case
+def test_each_step_starts_anew_where_only_the_networks_gradients_are_cleared(
+    name: OptimizerName, options: dict[str, Any]
+) -> None:
+    network, twin = Net(), Net()
+    learn(network, build_optimizer(name, network, **options), range(4))
+    optimizer = build_optimizer(name, twin, **options)
+    for step in range(4):
+        twin.zero_grad()
+        backward(loss_of(twin, step))
+        optimizer.step()
+    assert same(values(network), values(twin))
+
+
 @every_name
 def test_a_sparse_gradient_is_learnt_or_refused(name: OptimizerName) -> None:
     table = nn.Embedding(10, 6, sparse=True)
@@ -439,6 +453,12 @@ def test_muon_moves_matrices_as_torchs_muon_and_the_rest_as_adamw() -> None:
     assert same(values(network), values(twin))
     with pytest.raises(ConfigError, match="adjust_lr_fn='wide' is unknown"):
         build_optimizer("muon", network, adjust_lr_fn="wide")
+
+
+def test_groups_of_adamw_have_adamws_settings_only() -> None:
+    rest = build_optimizer("mesa", Net(), lr=0.3, fallback_lr=2e-3).param_groups[1]
+    plain = torch.optim.AdamW([torch.zeros(1)], lr=2e-3, weight_decay=0.0).param_groups[0]
+    assert {**rest, "params": []} == {**plain, "params": [], "rule": "adamw"}
 
 
 def test_parameters_that_are_no_layers_are_moved_by_adamw() -> None:
