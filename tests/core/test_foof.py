@@ -369,8 +369,11 @@ def test_newton_schulz_agrees_with_cholesky_after_enough_iterations(
 
 
 @pytest.mark.parametrize("iterations", [1, 2, 5, 10])
-def test_newton_schulz_inverts_each_eigenvalue_as_far_as_the_formula_says(iterations: int) -> None:
-    matrix = spd(12, 1e3)
+@pytest.mark.parametrize("condition", [1.0, 2.0, 1e3])  # row sums bound the first, norms the last
+def test_newton_schulz_inverts_each_eigenvalue_as_far_as_the_formula_says(
+    condition: float, iterations: int
+) -> None:
+    matrix = spd(12, condition)
     values, basis = torch.linalg.eigh(matrix)
     bound = min(float(matrix.abs().sum(1).max()), float(matrix.norm()))
     wanted = (1 - (1 - values / bound) ** (2**iterations)) / values
