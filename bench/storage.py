@@ -276,18 +276,20 @@ def digest(run: Path) -> str:
     return total.hexdigest()
 
 
-def command(*words: str) -> tuple[float, list[dict[str, Any]]]:
-    """Seconds and JSON lines of one command."""
+def command(*words: str) -> tuple[float, int, list[dict[str, Any]]]:
+    """Seconds, peak of resident bytes and JSON lines of one command."""
     began = time.perf_counter()
-    done = subprocess.run(
-        [sys.executable, "-m", "streamlearn.cli", *words],
-        stdout=subprocess.PIPE,
-        text=True,
-        check=True,
+    process = subprocess.Popen(
+        [sys.executable, "-m", "streamlearn.cli", *words], stdout=subprocess.PIPE, text=True
     )
+    output = process.stdout.read() if process.stdout else ""
+    _, status, used = os.wait4(process.pid, 0)
     seconds = time.perf_counter() - began
-    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
-    return seconds, lines
+    if status:
+        raise SystemExit(f"{' '.join(words)} failed")
+    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
+    peak = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    return seconds, peak, lines
 
 
 def copy(run: Path, name: str) -> Path:
@@ -308,10 +310,8 @@ def budget(folder: Path, width: int, size: int) -> Iterator[list[str]]:
     found = {}
     for name, words in (("in RAM", []), ("budget", [f"memory.host_budget={size // 10}"])):
         other = copy(run, name.replace(" ", "-"))
-        seconds, lines = command("resume", str(other), "--json", *words)
-        last = lines[-1]
+        seconds, peak, lines = command("resume", str(other), "--json", *words)
         found[name] = digest(other)
-        peak = last["peak_rss_bytes"]
         yield [f"{name}: resume, learn, test", f"{seconds:.1f} s", f"peak RSS {peak / 1e6:.0f} MB"]
         began = next(line for line in lines if line["event"] == "progress")
         yield [f"{name}: first batch learnt", f"{began['seconds']:.2f} s of the run", ""]
