@@ -6,8 +6,8 @@ append: 128-row batches into a memory and commits of it by a thread, against wri
 to one file with one fsync; before and after, for a disk that slows down under way.
 
 retrieval: queries to a memory that lies wholly on the disk, and with half of it in memory, against
-a plain sequential read of the same files. The page cache is dropped before each (POSIX_FADV_DONTNEED
-on every file), so all of it comes from the disk.
+a plain sequential read of the same files. The page cache is dropped before each of them
+(POSIX_FADV_DONTNEED on every file), so all of it comes from the disk.
 
 budget: one run of that size, filled with made-up tuples, is resumed by the command line twice: with
 all of its memory in RAM and under a tenth of that. Final states and shards are compared to the bit;

@@ -46,7 +46,7 @@ def predictions(session: Session) -> Iterator[tuple[Any, str]]:
         said.update(probabilities.numpy().tobytes())
         update(probabilities, *rest)
 
-    session._loop.evaluation.update = noted  # type: ignore[method-assign]
+    session._loop.evaluation.update = noted  # type: ignore[method-assign, assignment]
     for event in session.events():
         digest = said.hexdigest()
         if isinstance(event, Progress):
