@@ -250,9 +250,9 @@ class RunStore:
                 if not happened:
                     memory.restore(snapshots[name])
                     continue
-                memory.saved(snapshots[name])
-                if name in new:
+                if name in new:  # everything of it is here now, wherever it was before
                     memory.store = LayerStore(self, name)
+                memory.saved(snapshots[name])
 
         self._pending = PendingCommit(write, end)
         if wait or new:
