@@ -116,7 +116,7 @@ def open_file(path: Path, *, empty: bool = False) -> int:
     return os.open(path, os.O_RDWR | os.O_CREAT | (os.O_TRUNC if empty else 0), 0o666)
 
 
-def write_all(descriptor: int, data: bytes, offset: int = 0) -> None:
+def write_all(descriptor: int, data: bytes | memoryview, offset: int = 0) -> None:
     """Write all bytes at an offset, however many calls the system makes of it."""
     view = memoryview(data)
     while view:
@@ -212,21 +212,14 @@ def read_into(path: RunPath, places: Sequence[memoryview | bytearray]) -> None:
     if isinstance(path, ObjectPath):
         _object_into(path, places)
         return
-    with translated("read", path, missing=True):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            offset, waiting = 0, [memoryview(place) for place in places if len(place)]
-            while waiting:
-                count = os.preadv(descriptor, waiting, offset)
+    with translated("read", path, missing=True), path.open("rb", buffering=0) as file:
+        for place in places:
+            view = memoryview(place)
+            while len(view):
+                count = file.readinto(view)
                 if not count:
-                    raise ValueError(f"it ends after {offset} bytes")
-                offset += count
-                while waiting and count >= len(waiting[0]):
-                    count -= len(waiting.pop(0))
-                if count:
-                    waiting[0] = waiting[0][count:]
-        finally:
-            os.close(descriptor)
+                    raise ValueError(f"it ends after {file.tell()} bytes")
+                view = view[count:]
 
 
 def _object_into(path: ObjectPath, places: Sequence[memoryview | bytearray]) -> None:

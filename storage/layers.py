@@ -205,7 +205,8 @@ class StoredLayer:
                     return None
         path = column.version_path(shard, version) if version else column.shown_path(shard)
         writing.make_directory(path.parent)
-        writing.later(path, column.codec.encode(rows))
+        room = writing.room(column.codec.size(len(rows)))
+        writing.later(path, column.codec.encode_into(rows, room).data)
         checksum = f"{rows_checksum(rows[start:], total):08x}"
         return Placed(name, shard, ShardVersion(version, checksum), len(rows), replaces, last)
 

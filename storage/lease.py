@@ -220,7 +220,7 @@ class Lease:
                 return
         raise self.lost()
 
-    def put(self, path: ObjectPath, data: bytes, *, final: bool = False) -> None:
+    def put(self, path: ObjectPath, data: bytes | memoryview, *, final: bool = False) -> None:
         """Write an object of the run.
 
         Args:
@@ -247,7 +247,7 @@ class Lease:
                 version = _put(path, data, None)
         self._known[path] = (len(data), version)
 
-    def begin(self, path: ObjectPath, data: bytes) -> Future[None]:
+    def begin(self, path: ObjectPath, data: bytes | memoryview) -> Future[None]:
         """Begin to `put` an object; a few are under way at a time.
 
         Returns:
@@ -370,7 +370,7 @@ def _beat(lease: Lease, stop: threading.Event) -> None:
             continue  # the next write finds out, if it lasts
 
 
-def _put(path: ObjectPath, data: bytes, known: Version | None) -> Version | None:
+def _put(path: ObjectPath, data: bytes | memoryview, known: Version | None) -> Version | None:
     return path.put_if_absent(data) if known is None else path.put_if_unchanged(data, known)
 
 

@@ -15,6 +15,9 @@ from .writing import Writing
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from .layout import Layout
     from .lease import Lease
     from .objects import RunPath
@@ -104,7 +107,13 @@ class ObjectWriting(Writing):
         self._lease.put(path, data, final=final)
         self._counted(len(data), before)
 
-    def later(self, path: RunPath, data: bytes) -> None:
+    def room(self, size: int) -> NDArray[np.uint8]:
+        """So many bytes to make an object's data in; others at every call, for they wait."""
+        import numpy as np
+
+        return np.empty(size, np.uint8)
+
+    def later(self, path: RunPath, data: bytes | memoryview) -> None:
         """Begin to write an object; `finish` waits for it.
 
         Raises:

@@ -277,11 +277,11 @@ class ObjectPath:
             raise explained(FileExistsError("it is refused"), "write", str(self))
         return version
 
-    def put_if_absent(self, data: bytes) -> Version | None:
+    def put_if_absent(self, data: bytes | memoryview) -> Version | None:
         """Write the object if there is none; None if there is, unless with these very bytes."""
         return self._put(data, "create")
 
-    def put_if_unchanged(self, data: bytes, version: Version) -> Version | None:
+    def put_if_unchanged(self, data: bytes | memoryview, version: Version) -> Version | None:
         """Write the object if it is that content still; None if it is another, or gone."""
         return self._put(data, version.condition)
 
@@ -315,7 +315,7 @@ class ObjectPath:
     def _prefix(self) -> str | None:
         return self.key or None
 
-    def _put(self, data: bytes, mode: Any) -> Version | None:
+    def _put(self, data: bytes | memoryview, mode: Any) -> Version | None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -335,7 +335,7 @@ class ObjectPath:
                     return version
             raise
 
-    def _if_written(self, data: bytes) -> Version | None:
+    def _if_written(self, data: bytes | memoryview) -> Version | None:
         try:
             found, stat = self.read()
         except FileNotFoundError:

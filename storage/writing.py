@@ -20,6 +20,9 @@ from .objects import as_file
 if TYPE_CHECKING:
     from pathlib import Path
 
+    import numpy as np
+    from numpy.typing import NDArray
+
     from .layout import Layout
     from .objects import RunPath
 
@@ -57,6 +60,7 @@ class Writing:
         self._scratch = scratch
         self._directories: set[Path] = set()
         self._waiting: dict[Path, Path] = {}
+        self._room: NDArray[np.uint8] | None = None
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -104,7 +108,15 @@ class Writing:
         temporary = self._aside(path, data, wait=True)
         self._name(temporary, path)
 
-    def later(self, path: RunPath, data: bytes) -> None:
+    def room(self, size: int) -> NDArray[np.uint8]:
+        """At least this many bytes to make a file's data in; the same ones at every call."""
+        import numpy as np
+
+        if self._room is None or len(self._room) < size:
+            self._room = np.empty(size, np.uint8)
+        return self._room
+
+    def later(self, path: RunPath, data: bytes | memoryview) -> None:
         """Write a file that gets its name by `finish`.
 
         Raises:
@@ -177,7 +189,7 @@ class Writing:
         self.bytes_grown -= before
         self._directories.add(target.parent)
 
-    def _aside(self, path: Path, data: bytes, *, wait: bool) -> Path:
+    def _aside(self, path: Path, data: bytes | memoryview, *, wait: bool) -> Path:
         temporary = self._scratch / str(next(_NUMBERS))
         try:
             with translated("write", path):

@@ -25,6 +25,7 @@ __all__ = [
     "Columns",
     "Layout",
     "accumulation_dtype",
+    "pinned_size",
     "square_norms",
 ]
 
@@ -125,10 +126,21 @@ class Layout(NamedTuple):
         return width * self.dtype.itemsize + self.wide.itemsize + 8
 
     @property
+    def tensor_bytes(self) -> tuple[int, ...]:
+        """What each tensor of a block takes."""
+        narrow, wide = self.dtype.itemsize, self.wide.itemsize
+        row = (self.key_width * narrow, self.side_width * narrow, wide, wide, 8)
+        return tuple(self.rows * size for size in row)
+
+    @property
     def block_bytes(self) -> int:
         """What the tensors of one block take."""
-        width = self.key_width + self.side_width
-        return self.rows * (width * self.dtype.itemsize + 2 * self.wide.itemsize + 8)
+        return sum(self.tensor_bytes)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """The same in pinned host memory, see `pinned_size`."""
+        return sum(pinned_size(size) for size in self.tensor_bytes)
 
     def columns(self) -> dict[str, Column]:
         """The columns in their canonical order."""
@@ -267,6 +279,11 @@ class Block:
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:
     """The dtype in which sums over tuples are kept: float32, or float64 for a float64 memory."""
     return torch.float64 if dtype == torch.float64 else torch.float32
+
+
+def pinned_size(size: int) -> int:
+    """What PyTorch takes of the host for a pinned tensor: it rounds up to a power of two."""
+    return 1 << max(size - 1, 0).bit_length()
 
 
 def square_norms(rows: Tensor) -> Tensor:

@@ -47,13 +47,17 @@ class Buffer:
     Args:
         size: bytes.
         device: where.
+        staging: whether stores read into it.
         pinned: in host memory that a device can copy from while the host goes on.
     """
 
     @torch.inference_mode(False)  # or it could not be written outside inference mode later
-    def __init__(self, size: int, device: torch.device, *, pinned: bool = False) -> None:
+    def __init__(
+        self, size: int, device: torch.device, *, staging: bool, pinned: bool = False
+    ) -> None:
         self.arena = torch.empty(size, dtype=torch.uint8, device=device, pin_memory=pinned)
         self.in_use: torch.cuda.Event | None = None
+        self._staging = staging
         self._layout: Layout | None = None
         self._views: tuple[Block, dict[str, NDArray[np.generic]]] | None = None
 
@@ -63,19 +67,18 @@ class Buffer:
 
     @torch.inference_mode(False)
     def _shaped(self, layout: Layout) -> tuple[Block, dict[str, NDArray[np.generic]]]:
-        """The buffer as a full block, and on the host as arrays of the same memory."""
+        """The buffer as a full block, and, to be read into, as arrays of the same memory."""
         if self._views is not None and self._layout == layout:
             return self._views
-        on_host = self.arena.device.type == "cpu"
         dtypes = {"weight": layout.wide, "key_square": layout.wide, "born": torch.int64}
         views, offset = {}, 0
-        for name, (width, size) in _parts(layout, staging=on_host).items():
+        for name, (width, size) in _parts(layout, staging=self._staging).items():
             flat = self.arena[offset : offset + size].view(dtypes.get(name, layout.dtype))
             count = layout.rows * max(width, 1)
             views[name] = flat[:count].view(layout.rows, width) if width else flat[:count]
             offset += size
-        arrays = {name: to_bits(view) for name, view in views.items()} if on_host else {}
-        if on_host:
+        arrays = {name: to_bits(view) for name, view in views.items()} if self._staging else {}
+        if self._staging:
             arrays["side"][:, layout.value_width :] = 0  # nothing else writes behind the weight
             del views["value"]
         self._layout, self._views = layout, (Block(**views, count=layout.rows), arrays)

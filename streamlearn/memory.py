@@ -1,14 +1,12 @@
 """The memory of a growing layer: fixed-size blocks of (weight, key, weighted value) tuples.
 
 A block is the unit of everything: of computing (one pair of GEMMs), of storing (one shard) and of
-caching. Blocks are filled in order and never change their place, so retrieval, a sum over blocks in
-block order, gives the same bits wherever a block lives: on the device, in host memory, or in a
-store, from where it is read whenever it is needed.
+caching. Rows are added at the end, and may be rewritten or dropped in their place; where the blocks
+live is `blocklist`'s concern.
 """
 
 import contextlib
-import math
-from collections.abc import Collection, Generator, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,6 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from streamlearn.bits import from_bits, to_bits
+from streamlearn.blocklist import BlockList
 from streamlearn.blocks import (
     COLUMNS,
     DEAD,
@@ -30,26 +29,9 @@ from streamlearn.blocks import (
     accumulation_dtype,
     square_norms,
 )
-from streamlearn.errors import (
-    ConfigError,
-    FormatError,
-    NotFiniteError,
-    ShapeError,
-    StorageError,
-    StreamlearnError,
-)
-from streamlearn.journal import (
-    ALL,
-    BlockSnapshot,
-    Change,
-    Journal,
-    MemorySnapshot,
-    Patch,
-    Reader,
-    stored_columns,
-)
-from streamlearn.slots import Slot, Tier
-from streamlearn.spill import SpillStore
+from streamlearn.decay import decay_coefficients
+from streamlearn.errors import FormatError, NotFiniteError, ShapeError, StreamlearnError
+from streamlearn.journal import BlockSnapshot, MemorySnapshot, Patch
 from streamlearn.tiers import Tiers
 
 __all__ = [
@@ -84,7 +66,7 @@ class Tuples(NamedTuple):
     value: Tensor
 
 
-class Memory:
+class Memory(BlockList):
     """Blocks of tuples; rows are added at the end, and may be rewritten or dropped in their place.
 
     Args:
@@ -96,12 +78,7 @@ class Memory:
         tiers: the budgets that this memory shares with others; None sets no limits.
 
     Attributes:
-        live: rows that were not dropped.
-        max_key_square: the largest ‖k‖² that was ever stored.
-        store: who keeps blocks that have no room in memory; may be set at any time. Where it is
-            None, they go to temporary files.
         rewrites: how often rows were changed in their place.
-        slots: the place of each block.
     """
 
     def __init__(
@@ -118,56 +95,14 @@ class Memory:
             raise ShapeError(
                 f"memory.block_rows={block_rows} must be a positive multiple of {ROW_MULTIPLE}"
             )
-        self.layout = Layout(block_rows, key_width, value_width, dtype)
+        layout = Layout(block_rows, key_width, value_width, dtype)
+        super().__init__(layout, torch.device(device), tiers)
         self.key_width = key_width
         self.value_width = value_width
-        self.side_width = self.layout.side_width
+        self.side_width = layout.side_width
         self.dtype = dtype
-        self.device = torch.device(device)
         self.block_rows = block_rows
-        self.store: BlockStore | None = None
-        self.live = 0
-        self.max_key_square = 0.0
         self.rewrites = 0
-        self.slots: list[Slot] = []
-        self.tiers = Tiers(self.device) if tiers is None else tiers
-        self._account = self.tiers.add(self)
-        self._away = 0
-        self._journal = Journal()
-        self._spill: SpillStore | None = None
-
-    def __len__(self) -> int:
-        if not self.slots:
-            return 0
-        return (len(self.slots) - 1) * self.block_rows + self.slots[-1].count
-
-    @property
-    def blocks(self) -> list[Block]:
-        """The blocks that are in memory, in order; all of them unless budgets are set."""
-        return [slot.block for slot in self.slots if slot.block is not None]
-
-    @property
-    def block_count(self) -> int:
-        """How many blocks there are, wherever they live."""
-        return len(self.slots)
-
-    @property
-    def padded(self) -> int:
-        """The rows that a scan computes over: the last block's are rounded up."""
-        count = len(self)
-        return -(-count // ROW_MULTIPLE) * ROW_MULTIPLE
-
-    @property
-    def row_bytes(self) -> int:
-        """What one tuple takes: key and weighted value in `dtype`, weight and birth step."""
-        return self.layout.row_bytes
-
-    @property
-    def nbytes(self) -> int:
-        """What the stored tuples take, `len(self) * row_bytes`."""
-        return len(self) * self.row_bytes
-
-    # -- growing ---------------------------------------------------------------------------------
 
     def append(self, tuples: Tuples, born: int) -> None:
         """Store tuples at the end, all born at the same step.
@@ -242,44 +177,33 @@ class Memory:
                 with contextlib.suppress(StreamlearnError):
                     self.tiers.settle()
 
-    def _tail(self) -> Slot:
-        if not self.slots or self.slots[-1].count == self.block_rows:
-            self.slots.append(Slot(0, Block.empty(self.layout, self.device)))
-        return self.slots[-1]
+    def load_columns(self, columns: Columns) -> None:
+        """Append rows exactly as `host_columns` gave them.
 
-    def _filling(self, slot: Slot) -> Block:
-        """The block of the last slot, which is read in where it lies in a store only."""
-        if slot.block is not None:
-            return slot.block
-        index = len(self.slots) - 1
-        stored = self._stored(index, slot, frozenset(COLUMNS))
-        block = Block.empty(self.layout, self.device)
-        block.write(
-            self.layout,
-            slice(0, slot.count),
-            {
-                name: from_bits(array, self._dtype_of(name)).to(self.device)
-                for name, array in stored.items()
-            },
-        )
-        block.count = slot.count
-        slot.block, slot.patch = block, None
-        self._away -= 1
-        self._account.tail_present = True
-        return block
+        A bfloat16 column may also come as the float32 that it equals.
 
-    def clear(self) -> None:
-        """Drop every tuple, the starting rows too, and leave the store that some may lie in."""
-        self.slots.clear()
-        self.tiers.remove(self._account)
-        self._account = self.tiers.add(self)
-        self._journal.clear()
-        self._away = 0
-        self.store = self._spill = None
-        self.live = 0
-        self.max_key_square = 0.0
+        Raises:
+            FormatError: a column is missing or has another width.
+        """
+        described = self.columns()
+        count = len(columns["key"]) if "key" in columns else 0
+        for name, column in described.items():
+            shape = (count,) if column.width is None else (count, column.width)
+            found = columns[name].shape if name in columns else None
+            if found != shape:
+                raise FormatError(
+                    f"column {name!r} has shape {found} where this memory needs {shape}; "
+                    "the stored memory belongs to another layer or is damaged"
+                )
+        tensors = {
+            name: from_bits(columns[name], self._dtype_of(name)).to(self.device)
+            for name in described
+        }
+        born = tensors.pop("born")
+        self._append(tensors, born)
+        self.live -= int((columns["born"] == DEAD).sum())
 
-    # -- changing rows in their place ------------------------------------------------------------
+    # -- changing rows in their place --------------------------------------------------------------
 
     def rewrite(
         self,
@@ -371,6 +295,7 @@ class Memory:
 
     def _put(self, rows: NDArray[np.int64], columns: Mapping[str, Tensor]) -> None:
         """Write columns, (n, …) on the device, into rows that are all there."""
+        self._fold()
         rounded = {
             name: column if name == "born" else column.to(self._dtype_of(name))
             for name, column in columns.items()
@@ -385,7 +310,7 @@ class Memory:
             part = {name: column[torch.from_numpy(places)] for name, column in rounded.items()}
             if slot.block is None:
                 bits = {name: to_bits(column) for name, column in part.items()}
-                slot.patch = Patch.over(slot.patch, local, bits)
+                self._set_patch(index, Patch.over(slot.patch, local, bits))
             else:
                 self._unshare(index, slot.block, names)
                 where = slot.block.key.device
@@ -395,6 +320,8 @@ class Memory:
                 )
             self._journal.rewrote(index, names, int(local[0]), slot.count)
         self.rewrites += 1
+        with contextlib.suppress(StreamlearnError):  # as in `_append`
+            self.tiers.settle()
 
     def _unshare(self, index: int, block: Block, names: Collection[str]) -> None:
         """Give a block tensors of its own where snapshots hold those that are to change."""
@@ -442,11 +369,6 @@ class Memory:
                 result[name][there] = tensor.to(self.device)
         return result
 
-    def _dtype_of(self, name: str) -> torch.dtype:
-        if name == "born":
-            return torch.int64
-        return self.layout.wide if name == "weight" else self.dtype
-
     def _rows(self, rows: Tensor, *, unique: bool) -> NDArray[np.int64]:
         if rows.ndim != 1 or rows.dtype != torch.int64:
             raise ShapeError(
@@ -485,93 +407,6 @@ class Memory:
         dead: NDArray[np.bool_] = (born == DEAD).cpu().numpy()
         return dead
 
-    # -- what retrieval asks for -----------------------------------------------------------------
-
-    def scan(self, *, born: bool = True, norms: bool = True) -> Generator[Block, None, None]:
-        """Every block, in block order, on the device; each is valid until the next is asked for.
-
-        Close the iterator if it is left before its end (`contextlib.closing`), so that others get
-        its buffers; rows must not be added or changed meanwhile.
-
-        Args:
-            born: whether birth steps are needed; where not, those of passing blocks are not read.
-            norms: the same of `key_square`, which is not computed.
-
-        Raises:
-            FormatError, StorageError: a block lies in a store that cannot be read.
-        """
-        if self._away:
-            if self.slots[-1].count < self.block_rows:
-                self._filling(self.slots[-1])
-            yield from self.tiers.scan(self, born=born, norms=norms)
-            return
-        for slot in self.slots:
-            if slot.block is not None:
-                yield slot.block
-
-    def came_in(self, index: int, block: Block) -> None:
-        """A block was read, patch and all, and stays in memory where it belongs."""
-        slot = self.slots[index]
-        slot.block, slot.patch = block, None
-        self._account.present[slot.tier] += 1
-        if slot.tier is Tier.DEVICE:
-            self._away -= 1
-
-    def move(self, index: int, tier: Tier) -> None:
-        """Let a block belong to a farther tier, and move or store what is in memory of it.
-
-        Raises:
-            StorageError: the store refused; the block is where it was.
-        """
-        slot = self.slots[index]
-        block = slot.block
-        if block is not None:
-            if tier is Tier.DISK:
-                self._keep(index, slot, block)
-                slot.block = None
-            else:
-                slot.block = block.pinned(self.layout)
-            if slot.tier is Tier.DEVICE:
-                self._away += 1
-        slot.tier = tier
-
-    def _keep(self, index: int, slot: Slot, block: Block) -> None:
-        """Let the store have a block as it is."""
-        if self.store is None:
-            if self._spill is None:
-                self._spill = SpillStore()
-            columns = block.host_columns(self.layout)
-            self._spill.write(index, columns, ALL, rewritten=frozenset())
-            slot.spilled = True  # and still a change, for nothing else has it
-            return
-        change = self._journal.pending(index)
-        if change is not None:
-            columns = block.host_columns(self.layout)
-            self.store.write(index, columns, change.names, rewritten=change.rewritten)
-            self._journal.stored(index)
-
-    def _stored(
-        self, index: int, slot: Slot, names: frozenset[str]
-    ) -> dict[str, NDArray[np.generic]]:
-        return stored_columns(index, slot.count, names, self.layout, self.read, slot.patch)
-
-    def read(self, index: int, out: Mapping[str, NDArray[np.generic]]) -> None:
-        """Fill arrays with columns of a block as its store has it; from any thread.
-
-        Raises:
-            FormatError, StorageError: see `BlockStore.read`.
-        """
-        self._reader(self.slots[index])(index, out)
-
-    def _reader(self, slot: Slot) -> Reader:
-        store = self._spill if slot.spilled else self.store
-        if store is None:
-            raise StorageError(
-                f"{len(self.slots)} blocks of a memory lie in a store that was taken away; "
-                "set the memory's store again"
-            )
-        return store.read
-
     def coefficients(self, block: Block, step: int, momentum: float, decay: float) -> Tensor:
         """How much each row of a block counts `step − born` steps after its birth, c(n), (rows,).
 
@@ -582,31 +417,6 @@ class Memory:
         coefficient = decay_coefficients(age, momentum, decay)
         coefficient = torch.where(born == PRIOR, torch.ones_like(coefficient), coefficient)
         return coefficient.to(block.weight.dtype)
-
-    def to(self, device: torch.device) -> None:
-        """Move every block to a device; the memory has tiers of its own there.
-
-        Raises:
-            ConfigError: budgets are set for the device where it is.
-        """
-        if device == self.device:
-            return
-        if self.tiers.limited:
-            raise ConfigError(
-                f"a memory with budgets on {self.device} cannot be moved to {device}; save the "
-                f"learner and load it with device={device.type!r}"
-            )
-        for _ in self.scan():  # what was never read comes in
-            pass
-        self.tiers.remove(self._account)
-        self.device, self.tiers = device, Tiers(device)
-        account, self._account = self._account, self.tiers.add(self)
-        self._account.tail = account.tail
-        for index, slot in enumerate(self.slots):
-            if slot.block is not None:
-                slot.block.to(device)
-            if slot.count == self.block_rows:
-                self.tiers.admit(self._account, index, present=True)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy needs: the tuples themselves, wherever they are."""
@@ -629,166 +439,3 @@ class Memory:
         for columns in state["columns"]:
             self.load_columns(columns)
         self.max_key_square = state["max_key_square"]
-
-    # -- what storage asks for -------------------------------------------------------------------
-
-    def columns(self) -> dict[str, Column]:
-        """The columns in their canonical order, with the width and dtype of each."""
-        return self.layout.columns()
-
-    def host_columns(self, index: int) -> Columns:
-        """The filled rows of a block on the host, bfloat16 as its bits, from wherever they are.
-
-        Raises:
-            FormatError, StorageError: the block lies in a store that cannot be read.
-        """
-        slot = self.slots[index]
-        if slot.block is not None:
-            return slot.block.host_columns(self.layout)
-        return self._stored(index, slot, frozenset(COLUMNS))
-
-    def host_tensors(self, index: int) -> dict[str, Tensor]:
-        """The same as tensors, in the dtypes that they have in the memory."""
-        return {
-            name: from_bits(array, self._dtype_of(name))
-            for name, array in self.host_columns(index).items()
-        }
-
-    def host_blocks(self) -> Iterator[Columns]:
-        """The filled rows of every block on the host, in block order."""
-        for index in range(len(self.slots)):
-            yield self.host_columns(index)
-
-    def load_columns(self, columns: Columns) -> None:
-        """Append rows exactly as `host_columns` gave them.
-
-        A bfloat16 column may also come as the float32 that it equals.
-
-        Raises:
-            FormatError: a column is missing or has another width.
-        """
-        described = self.columns()
-        count = len(columns["key"]) if "key" in columns else 0
-        for name, column in described.items():
-            shape = (count,) if column.width is None else (count, column.width)
-            found = columns[name].shape if name in columns else None
-            if found != shape:
-                raise FormatError(
-                    f"column {name!r} has shape {found} where this memory needs {shape}; "
-                    "the stored memory belongs to another layer or is damaged"
-                )
-        tensors = {
-            name: from_bits(columns[name], self._dtype_of(name)).to(self.device)
-            for name in described
-        }
-        born = tensors.pop("born")
-        self._append(tensors, born)
-        self.live -= int((columns["born"] == DEAD).sum())
-
-    def open(self, rows: int, *, max_key_square: float, live: int, store: BlockStore) -> None:
-        """Let an empty memory have rows that lie in a store; nothing is read yet.
-
-        Args:
-            rows: how many.
-            max_key_square: the largest ‖k‖² that was ever among them.
-            live: how many of them were not dropped.
-            store: who has them.
-
-        Raises:
-            ShapeError: the memory has rows already.
-        """
-        if self.slots:
-            raise ShapeError(
-                f"the memory has {len(self)} rows already; open rows in an empty one, see clear()"
-            )
-        full, rest = divmod(rows, self.block_rows)
-        self.slots = [Slot(self.block_rows, None) for _ in range(full)]
-        if rest:
-            self.slots.append(Slot(rest, None))
-        self._away = len(self.slots)
-        self.store = store
-        self.live = live
-        self.max_key_square = max_key_square
-        self._account.tail, self._account.tail_present = rest, not rest
-        for index in range(full):
-            self.tiers.admit(self._account, index, present=False)
-        self.tiers.settle()
-
-    def snapshot(self) -> MemorySnapshot:
-        """The blocks that changed since the last snapshot, as they are now.
-
-        It is cheap and stays as it is, whatever happens to the memory, so another thread may save
-        it; then call `saved` or `restore`. Those three belong to the thread that learns.
-        """
-        changes = self._journal.take()
-        snapshot = MemorySnapshot(
-            rows=len(self),
-            live=self.live,
-            max_key_square=self.max_key_square,
-            blocks=tuple(self._block_snapshot(*item) for item in changes.items()),
-            changes=changes,
-        )
-        self._journal.hand_out(snapshot)
-        return snapshot
-
-    def _block_snapshot(self, index: int, change: Change) -> BlockSnapshot:
-        slot = self.slots[index]
-        return BlockSnapshot(
-            index,
-            slot.count,
-            change,
-            self.layout,
-            block=None if slot.block is None else slot.block.shared(),
-            patch=slot.patch,
-            read=self.read if slot.block is not None else self._reader(slot),
-        )
-
-    def restore(self, snapshot: MemorySnapshot) -> None:
-        """A snapshot was not saved: what changed before it will be in the next one too."""
-        self._journal.settle(snapshot, saved=False)
-
-    def saved(self, snapshot: MemorySnapshot) -> None:
-        """A snapshot was saved, and the store gives its blocks back as they were in it."""
-        if not self._journal.settle(snapshot, saved=True):
-            return
-        for block in snapshot.blocks:
-            slot = self.slots[block.index]
-            if slot.spilled:
-                if self.store is None:
-                    continue
-                slot.spilled = False
-                if self._spill is not None and not any(self._journal.snapshots(block.index)):
-                    self._spill.discard(block.index, ALL)
-            if slot.patch is block.patch:
-                slot.patch = None
-
-    def touch_all(self) -> None:
-        """Let every block count as changed, as for whoever has none of them yet."""
-        for index in range(len(self.slots)):
-            self._journal.touch(index)
-
-
-def decay_coefficients(age: Tensor, momentum: float, decay: float) -> Tensor:
-    """What a tuple written n steps ago counts now, under momentum μ and decay γ.
-
-    With `V ← μV + G`, `F ← (1−γ)F − ηV` a single write G contributes after n more steps
-
-        c(n) = Σ_{j=0..n} (1−γ)^{n−j} μ^j = ((1−γ)^{n+1} − μ^{n+1}) / ((1−γ) − μ),
-
-    and (n+1)·μⁿ where 1−γ = μ. No state but the birth step is needed. With a the larger of 1−γ and
-    μ, b the smaller and r = b/a it is computed as aⁿ (1 − r^{n+1})/(1 − r), which does not cancel
-    where the two come close: 1 − r = (a − b)/a is exact there.
-
-    Args:
-        age: n, any shape, float64.
-        momentum: μ in [0, 1).
-        decay: γ in [0, 1).
-
-    Source: arXiv 2610.03858, appendices A.4 and D.
-    """
-    larger, smaller = max(1.0 - decay, momentum), min(1.0 - decay, momentum)
-    if smaller == larger:
-        return (age + 1) * larger**age
-    gap = (larger - smaller) / larger  # 1 − r
-    log_ratio = math.log1p(-gap) if gap < 1 else -math.inf
-    return larger**age * torch.expm1((age + 1) * log_ratio) / -gap

@@ -37,7 +37,7 @@ class Pager:
         self._free: list[Buffer] = []
         self._out = 0
         self._readers: ThreadPoolExecutor | None = None
-        self._uploads: Uploads | None = None
+        self._uploads: list[Uploads] = []
 
     def make_room(self, layout: Layout) -> None:
         """Let buffers be large enough for this layout too."""
@@ -52,8 +52,8 @@ class Pager:
 
     @property
     def device_bytes(self) -> int:
-        """What the device buffers take now, 0 on a CPU."""
-        return 0 if self._uploads is None else self._uploads.nbytes
+        """What the device buffers of scans that ended take, 0 on a CPU."""
+        return sum(uploads.nbytes for uploads in self._uploads)
 
     def scan(self, source: Source, *, born: bool, norms: bool) -> Generator[Block, None, None]:
         """Every block of a memory, in order, on the device.
@@ -64,6 +64,7 @@ class Pager:
             norms: whether `key_square` is needed.
         """
         reading = _Reading(self, source, born=born)
+        uploads = self._take_uploads()
         held: Buffer | None = None
         try:
             reading.ahead()
@@ -76,64 +77,49 @@ class Pager:
                 if block is None:
                     held = reading.take(index)
                     block = held.block(source.layout)
-                block = self._present(source, index, block, held, keep, born=born, norms=norms)
-                if held is not None and (keep or self._uploads is not None):
+                if keep and slot.tier is Tier.HOST:
+                    source.came_in(index, block.pinned(source.layout))
+                if uploads is not None:
+                    copied, block = uploads.bring(
+                        block, source.layout, self.device_size, born=born or keep
+                    )
+                    if held is not None:
+                        held.in_use = copied
+                stays = keep and slot.tier is Tier.DEVICE
+                if norms or stays:
+                    _make_norms(block, source.layout)
+                if stays:
+                    block = _kept(block, source.layout, self.device)
+                    source.came_in(index, block)
+                if held is not None and (stays or uploads is not None):
                     self.give(held)  # the block is elsewhere already
                     held = None
                     reading.ahead()
                 yield block
-                if self._uploads is not None:
-                    self._uploads.used()
+                if uploads is not None:
+                    uploads.used()
                 if held is not None:
                     self.give(held)
                     held = None
                     reading.ahead()
         finally:
-            if self._uploads is not None:
-                self._uploads.used()
+            if uploads is not None:
+                uploads.used()
+                self._uploads = [uploads]
             if held is not None:
                 self.give(held)
             reading.close()
 
     def quiet(self) -> None:
         """Wait for copies from host memory to the device, before that memory changes."""
-        if self._uploads is not None:
-            self._uploads.stream.synchronize()
+        for uploads in self._uploads:
+            uploads.stream.synchronize()
 
-    def _present(
-        self,
-        source: Source,
-        index: int,
-        block: Block,
-        held: Buffer | None,
-        keep: bool,
-        *,
-        born: bool,
-        norms: bool,
-    ) -> Block:
-        """A block of the host on the device, kept where it belongs if it was only read just now."""
-        layout, tier = source.layout, source.slots[index].tier
-        if keep and tier is Tier.HOST:
-            kept = Block.empty(layout, torch.device("cpu"), pinned=True)
-            copy_rows(block, kept, born=True)
-            source.came_in(index, kept)
-        if self.device.type != "cpu":
-            if self._uploads is None:
-                self._uploads = Uploads(self.device)
-            done, block = self._uploads.bring(block, layout, self.device_size, born=born or keep)
-            if held is not None:
-                held.in_use = done
-        if norms or (keep and tier is Tier.DEVICE):
-            for start in range(0, layout.rows, _NORM_ROWS):
-                rows = slice(start, start + _NORM_ROWS)
-                block.key_square[rows] = square_norms(block.key[rows].to(layout.wide))
-        if keep and tier is Tier.DEVICE:
-            kept = Block.empty(layout, self.device)
-            copy_rows(block, kept, born=True)
-            kept.key_square.copy_(block.key_square)
-            source.came_in(index, kept)
-            return kept
-        return block
+    def _take_uploads(self) -> Uploads | None:
+        """The way to the device: one that is idle, or another, as scans within scans need."""
+        if self.device.type == "cpu":
+            return None
+        return self._uploads.pop() if self._uploads else Uploads(self.device)
 
     # -- buffers ---------------------------------------------------------------------------------
 
@@ -147,7 +133,9 @@ class Pager:
             self._out += 1
         try:
             pinned = self.device.type == "cuda"
-            return buffer or Buffer(self.host_size, torch.device("cpu"), pinned=pinned)
+            return buffer or Buffer(
+                self.host_size, torch.device("cpu"), staging=True, pinned=pinned
+            )
         except BaseException:
             self.give(None)
             raise
@@ -167,6 +155,21 @@ class Pager:
         slot = source.slots[index]
         stays = slot.tier is not Tier.DISK
         return self._readers.submit(buffer.fill, source, index, slot.patch, born=born or stays)
+
+
+def _make_norms(block: Block, layout: Layout) -> None:
+    """Fill `key_square` of a block that was read; a part at a time, to need little room."""
+    for start in range(0, layout.rows, _NORM_ROWS):
+        rows = slice(start, start + _NORM_ROWS)
+        block.key_square[rows] = square_norms(block.key[rows].to(layout.wide))
+
+
+def _kept(block: Block, layout: Layout, device: torch.device) -> Block:
+    """A block of its own with what is in a buffer."""
+    kept = Block.empty(layout, device)
+    copy_rows(block, kept, born=True)
+    kept.key_square.copy_(block.key_square)
+    return kept
 
 
 class _Reading:

@@ -5,11 +5,13 @@ A section that has kinds (`encoder`, `layer`) may be given as the kind's bare na
 """
 
 import difflib
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, get_args
 
 from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError
+from pydantic_core import PydanticCustomError
 
 from streamlearn.errors import ConfigError
 from streamlearn.hardware import DeviceName, DtypeName
@@ -58,7 +60,17 @@ def none_word(value: Any) -> Any:
 
 
 OptionalFloat = Annotated[float | None, BeforeValidator(none_word)]
-Budget = Annotated[ByteSize | None, BeforeValidator(none_word)]
+
+
+def byte_words(value: Any) -> Any:
+    """Bytes as a number and a unit; pydantic would take no notice of what stands behind them."""
+    value = none_word(value)
+    if isinstance(value, str) and not re.fullmatch(r"\s*[\d.]+\s*[a-zA-Z]*\s*", value):
+        raise PydanticCustomError("byte_size", "no number of bytes")
+    return value
+
+
+Budget = Annotated[ByteSize | None, BeforeValidator(byte_words)]
 Fit = Annotated[
     int,
     Field(

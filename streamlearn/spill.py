@@ -1,7 +1,10 @@
 """Where blocks go that have no room in memory when nobody else keeps them: temporary raw files."""
 
+import contextlib
 import os
+import shutil
 import tempfile
+import weakref
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -26,15 +29,13 @@ class SpillStore:
 
     def __init__(self, parent: str | os.PathLike[str] | None = None) -> None:
         try:
-            self._folder = tempfile.TemporaryDirectory(
-                prefix="streamlearn-", dir=parent, ignore_cleanup_errors=True
-            )
+            self.path = Path(tempfile.mkdtemp(prefix="streamlearn-", dir=parent))
         except OSError as error:
             raise StorageError(
                 f"blocks without room in memory cannot be kept ({error}); "
                 "set TMPDIR to a folder with room, or raise memory.host_budget"
             ) from error
-        self.path = Path(self._folder.name)
+        weakref.finalize(self, shutil.rmtree, self.path, ignore_errors=True)
 
     def write(
         self, index: int, columns: Columns, names: frozenset[str], *, rewritten: frozenset[str]
@@ -54,7 +55,8 @@ class SpillStore:
                         rest = rest[file.write(rest) :]
                 part.replace(path)
             except OSError as error:
-                part.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):
+                    part.unlink(missing_ok=True)
                 raise StorageError(
                     f"{str(path)!r} cannot be written ({error}); "
                     "make room, set TMPDIR to another folder, or raise memory.host_budget"

@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from streamlearn.blocks import Block, Layout
+from streamlearn.blocks import Block, Layout, pinned_size
 from streamlearn.errors import ConfigError
 from streamlearn.paging import HOST_BUFFERS, Pager
 from streamlearn.slots import Source, Tier
@@ -30,10 +30,19 @@ class Account:
 
     belong: blocks that belong to each tier. present: those of them that are in memory. tail: the
     rows of the last block, which fills and belongs to the device; tail_present: whether it is
-    there.
+    there. patches: bytes of what was rewritten in blocks that are not in memory.
     """
 
-    __slots__ = ("belong", "layout", "number", "present", "source", "tail", "tail_present")
+    __slots__ = (
+        "belong",
+        "layout",
+        "number",
+        "patches",
+        "present",
+        "source",
+        "tail",
+        "tail_present",
+    )
 
     def __init__(self, number: int, source: Source) -> None:
         self.number = number
@@ -41,6 +50,7 @@ class Account:
         self.layout: Layout = source.layout
         self.belong = {tier: 0 for tier in Tier}
         self.present = {Tier.DEVICE: 0, Tier.HOST: 0}
+        self.patches = 0
         self.tail = 0
         self.tail_present = True
 
@@ -97,6 +107,11 @@ class Tiers:
         """Whether there is any budget."""
         return bool(self._limits)
 
+    @property
+    def least(self) -> int:
+        """The smallest budget for the tier that is computed with: last blocks and buffers."""
+        return self._fixed(Tier.DEVICE)
+
     def score_bytes(self, most: int) -> int:
         """How many bytes of scores a layer may keep for its backward pass: at most `most`."""
         if Tier.DEVICE not in self._limits:
@@ -126,11 +141,12 @@ class Tiers:
         for tier, (limit, key) in self._limits.items():
             least = self._fixed(tier)
             if limit < least:
+                what = f"the last blocks of {len(self._accounts)} layers and "
+                what = "" if tier is Tier.HOST else what
                 buffers = DEVICE_BUFFERS if tier is Tier.DEVICE and not self._two else HOST_BUFFERS
                 raise ConfigError(
-                    f"{key}={limit} is less than the {least} bytes that the last blocks of "
-                    f"{len(self._accounts)} layers and {buffers} buffers need; raise it or lower "
-                    "memory.block_rows"
+                    f"{key}={limit} is less than the {least} bytes that {what}{buffers} buffers "
+                    "need; raise it or lower memory.block_rows"
                 )
 
     def admit(self, account: Account, index: int, *, present: bool) -> None:
@@ -159,14 +175,16 @@ class Tiers:
                 if entry is None:
                     if any(sum(account.belong.values()) for account in self._accounts.values()):
                         self.check()
-                    return
+                    break
                 self._demote(tier, entry)
 
     def _excess(self, tier: Tier) -> int:
         """By how much a tier is over its budget."""
         if tier not in self._limits:
             return 0
-        used = sum(account.belong[tier] * account.layout.block_bytes for account in self._living())
+        used = sum(account.belong[tier] * _size(tier, account.layout) for account in self._living())
+        if self._two or tier is Tier.HOST:
+            used += sum(account.patches for account in self._living())
         return used + self._fixed(tier) - self._limits[tier][0]
 
     def _fixed(self, tier: Tier) -> int:
@@ -176,7 +194,7 @@ class Tiers:
             return tails + HOST_BUFFERS * self._pager.host_size
         if tier is Tier.DEVICE:
             return tails + DEVICE_BUFFERS * self._pager.device_size
-        return HOST_BUFFERS * self._pager.host_size
+        return HOST_BUFFERS * pinned_size(self._pager.host_size)
 
     def _living(self) -> Iterator[Account]:
         for number in [n for n, account in self._accounts.items() if account.source() is None]:
@@ -219,7 +237,7 @@ class Tiers:
         """Whether a block may come into host memory; blocks that are behind it make room."""
         if Tier.HOST not in self._limits:
             return True
-        while self._excess(Tier.HOST) + account.layout.block_bytes > 0:
+        while self._excess(Tier.HOST) + _size(Tier.HOST, account.layout) > 0:
             largest = self._largest(Tier.HOST)
             if largest is None or largest > entry:
                 return False
@@ -275,3 +293,7 @@ class Tiers:
             account.present[tier] * account.layout.rows * account.layout.row_bytes
             for account in self._living()
         )
+
+
+def _size(tier: Tier, layout: Layout) -> int:
+    return layout.pinned_bytes if tier is Tier.HOST else layout.block_bytes

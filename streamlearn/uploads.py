@@ -57,7 +57,7 @@ class Uploads:
             torch.cuda.synchronize(self.device)
             self._ring.clear()
         if len(self._ring) < DEVICE_BUFFERS:
-            self._ring.append(Buffer(size, self.device))
+            self._ring.append(Buffer(size, self.device, staging=False))
             self._turn = len(self._ring) - 1
         else:
             self._turn = (self._turn + 1) % len(self._ring)
