@@ -11,6 +11,7 @@ import pytest
 from streamlearn.errors import StorageError
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files, list_runs
+from streamlearn.storage.objects import as_file
 
 from .support import (
     LAYER,
@@ -60,7 +61,7 @@ def original(tmp_path: Path, commits: int) -> Path:
             grow(memory, GROWTH[step], step)
             store.log({"event": "progress", "step": step})
             commit(store, memory, step)
-    return store.path
+    return as_file(store.path)
 
 
 def committed(path: Path) -> int:
@@ -92,7 +93,7 @@ def go_on(store: RunStore, done: int, more: int = 1) -> None:
         store.read().load_memory(LAYER, memory)
         assert_same_bits(memory, memory_after(done))
         rows = committed_columns(memory)
-        assert_zarr_shows(store.path, rows, len(memory), len(memory))
+        assert_zarr_shows(as_file(store.path), rows, len(memory), len(memory))
     for step in range(done, done + more):
         grow(memory, GROWTH[step], step)
         store.log({"event": "progress", "step": step})
@@ -103,8 +104,8 @@ def go_on(store: RunStore, done: int, more: int = 1) -> None:
 def check_finished(store: RunStore, commits: int) -> None:
     """The run is as if nothing had ever happened to it, and nothing is left of what did."""
     final = memory_after(commits)
-    assert check_whole(store.path, commits) == commits
-    assert_zarr_shows(store.path, committed_columns(final), len(final), len(final))
+    assert check_whole(as_file(store.path), commits) == commits
+    assert_zarr_shows(as_file(store.path), committed_columns(final), len(final), len(final))
     assert [event["step"] for event in store.read().events()[0]] == list(range(commits))
     assert not any((store.path / "tmp").iterdir())
     assert len(list((store.path / "state").iterdir())) == 1
