@@ -63,6 +63,7 @@ class Commits:
         # Names given to blocks ahead of their commit, to be made durable with it.
         self._early = new_writing()
         self._other_bytes = 0  # of all files but the manifest and the event log
+        self._compacting = False  # the layers here may be those of a commit that failed
         self.open()
 
     def open(self) -> None:
@@ -73,6 +74,7 @@ class Commits:
             StorageError: the system refused.
         """
         self._layers = {}
+        self._compacting = False
         self._early = self._new_writing()
         self._restore(fresh=True)
 
@@ -85,7 +87,9 @@ class Commits:
             FormatError: a file is damaged; names it.
             StorageError: the system refused.
         """
-        if not self.settled:
+        if self._compacting:
+            self.open()
+        elif not self.settled:
             self._restore(fresh=False)
 
     def write(
@@ -226,6 +230,7 @@ class Commits:
             return
         started = time.perf_counter()
         self.settled = False
+        self._compacting = True
         writing = self._new_writing()
         kept: tuple[KeptCommit, ...] = ()
         if before.kept:
@@ -250,6 +255,7 @@ class Commits:
         self._move(draft, placed, sync_events, started, writing)
         for name, entry in layers.items():
             _remove(list(self._layers[name].strays(entry.shards)), writing)
+        self._compacting = False
 
     def rewind(self, manifest: Manifest) -> None:
         """Make an older commit the newest; what came after it is gone.
@@ -368,7 +374,8 @@ class Commits:
             elif manifest != before and layer.loaded:
                 layer.table.saved(entry)  # the commit that failed had happened
             if layout.versions(name).is_dir():
-                layer.show_all(writing)
+                # The layer here may know versions that no commit names, which are not to be shown.
+                (layer if fresh else StoredLayer(layout, entry)).show_all(writing)
                 if fresh and manifest is not None:
                     _remove(layer.sweep(_holders(layout, manifest, layer)), writing)
             layer.publish(entry.rows, writing)

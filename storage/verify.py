@@ -149,6 +149,7 @@ class _Check:
         self.damage: list[Damage] = []
         self.files = 0
         self.bytes = 0
+        self._shown: set[RunPath] = set()  # copies of shards for zarr that were looked at
 
     def everything(self) -> None:
         """Check all files; the manifests first, for they say what there is."""
@@ -303,8 +304,11 @@ class _Check:
 
         self._try(path, everyone, look)
         shown = stored.shown_path(shard)
-        if path != shown and not files.same_file(path, shown) and shown.exists():
+        if path == shown or shown in self._shown:
+            return
+        if not files.same_file(path, shown) and shown.is_file():
             # Only zarr looks at it. It may be the version before, after a crash.
+            self._shown.add(shown)
             self._try(shown, [], stored.decode, shown, 0)
 
     def _events(self) -> None:

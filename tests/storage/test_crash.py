@@ -1,5 +1,6 @@
 """A crash, or a refusal of the system, at every single step: the last commit is whole."""
 
+import contextlib
 import errno
 import itertools
 import shutil
@@ -13,6 +14,7 @@ from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files, list_runs
 from streamlearn.storage.objects import as_file
 
+from . import story
 from .support import (
     LAYER,
     REFUSALS,
@@ -302,3 +304,63 @@ def test_one_crash_may_follow_another(original: Path, commits: int, faults: Faul
         check_whole(original, commits + 1)
     with RunStore.open(original) as store:
         go_on(store, committed(original))
+
+
+def test_a_refusal_at_any_step_of_a_commit_of_changed_rows_spoils_no_older_commit(
+    tmp_path: Path, faults: Faults
+) -> None:
+    run = as_file(story.begin(tmp_path / "runs"))
+    for call in itertools.count(0, 3):
+        path = copy_of(run, call)
+        with RunStore.open(path) as store:
+            memory = make_memory()
+            store.open_memory(LAYER, memory)
+            story._learn(memory, 1)
+            story._commit(store, memory, 1)
+            story._learn(memory, 2)
+            faults.fail_at(call, errno.EIO)
+            try:
+                story._commit(store, memory, 2)
+            except StorageError:
+                faults.none()
+                if store.manifest is not None and store.manifest.step < 2:
+                    commit(store, memory, 2, keep=story.KEEP)
+            over = faults.calls <= call
+            faults.none()
+            assert story.part_of(path, 2) == 2
+        shutil.rmtree(path)
+        if over:
+            break
+    assert call > 90
+
+
+def test_a_refusal_at_any_step_of_compacting_lets_the_same_process_go_on(
+    tmp_path: Path, faults: Faults
+) -> None:
+    run = as_file(story.begin(tmp_path / "runs"))
+    with RunStore.open(run) as store:
+        for part in story.go_on(store, 0):
+            if part == 4:
+                break
+    for call in itertools.count(0, 3):
+        path = copy_of(run, call)
+        with RunStore.open(path) as store:
+            faults.fail_at(call, errno.EIO)
+            with contextlib.suppress(StorageError):
+                store.compact()
+            over = faults.calls <= call
+            faults.none()
+            part = story.part_of(path, 4)
+            store.compact()
+            assert story.part_of(path, 5) == 5
+            memory, expected = make_memory(), story.memory_at(5)
+            store.open_memory(LAYER, memory)
+            for grown in (memory, expected):
+                grow(grown, 300, 11)
+            commit(store, memory, 11, keep=story.KEEP)
+            assert_same_bits(load(store.read()), expected)
+        shutil.rmtree(path)
+        if over:
+            break
+    assert part == 5
+    assert call > 40

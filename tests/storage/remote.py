@@ -1,0 +1,98 @@
+"""What the tests of runs in object stores share: states of a store, and kills in its requests.
+
+As a program, `python -m tests.storage.remote RUN FOLDER NUMBER…` lets a run be killed: for each
+number a copy of the run is made below the folder, and a forked process goes on with it until it
+kills itself in its request of that number that changes something. One JSON line says how far each
+came.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from streamlearn.storage import ObjectPath, RunStore
+
+from .story import go_on
+
+CHANGES = ("_put", "_remove", "copy_to")
+"""The methods of an `ObjectPath` that change the store."""
+
+State = dict[str, bytes]
+
+
+def state_of(path: ObjectPath) -> State:
+    """Every object below, by its name there."""
+    return {str(found.relative_to(path)): found.read_bytes() for found, _ in path.walk()}
+
+
+def put_state(path: ObjectPath, state: State) -> ObjectPath:
+    for name, data in state.items():
+        (path / name).put(data)
+    return path
+
+
+class Requests:
+    """Lets what is wanted happen before each request that changes the store, and counts them."""
+
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
+        self.number = 0
+        self.before: Callable[[int], None] = lambda number: None
+        for name in CHANGES:
+            patch.setattr(ObjectPath, name, self._wrap(getattr(ObjectPath, name)))
+
+    def _wrap(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        def call(path: ObjectPath, *arguments: Any, **more: Any) -> Any:
+            number, self.number = self.number, self.number + 1
+            self.before(number)
+            return method(path, *arguments, **more)
+
+        return call
+
+
+def _tell(original: ObjectPath, path: ObjectPath, number: int, pipe: int) -> None:
+    put_state(path, state_of(original))
+    with pytest.MonkeyPatch.context() as patch:
+        requests = Requests(patch)
+
+        def before(now: int) -> None:
+            if now == number:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+        requests.before = before
+        with RunStore.open(path) as store:
+            for part in go_on(store, 0):
+                os.write(pipe, f"{part}\n".encode())
+
+
+def main(original: ObjectPath, folder: ObjectPath, numbers: list[int]) -> None:
+    """Kill one process after another; none of the store's library is used in this one."""
+    for number in numbers:
+        path = folder / f"killed-{number}"
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            _tell(original, path, number, writing)
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            parts = [int(word) for word in pipe.read().split()]
+        _, status = os.waitpid(child, 0)
+        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        facts = {"path": str(path), "killed": killed, "part": max(parts, default=0)}
+        print(json.dumps(facts), flush=True)
+
+
+def place(url: str) -> ObjectPath:
+    """The path of a URL, without a look at the library."""
+    scheme, _, rest = url.partition("://")
+    bucket, _, key = rest.partition("/")
+    return ObjectPath(scheme, bucket, key)
+
+
+if __name__ == "__main__":
+    main(place(sys.argv[1]), place(sys.argv[2]), [int(word) for word in sys.argv[3:]])
