@@ -100,11 +100,9 @@ def take_lock(path: RunPath) -> HeldLock:
     return Lease(path) if isinstance(path, ObjectPath) else RunLock(path)
 
 
-def new_writing(lock: HeldLock) -> Writing:
+def new_writing(layout: Layout, lock: HeldLock) -> Writing:
     """What the files of a run go through, for one commit or another change of it."""
-    if isinstance(lock, Lease):
-        return ObjectWriting(lock)
-    return Writing(as_file(Layout(lock.path.parent).scratch))
+    return ObjectWriting(lock) if isinstance(lock, Lease) else Writing(as_file(layout.scratch))
 
 
 def current_writer(path: RunPath) -> Writer | None:

@@ -59,7 +59,7 @@ def repair(path: str | RunPath) -> Repair:
     before, manifests = check_run(layout)
     lock = take_lock(layout.lock)
     try:
-        writing = new_writing(lock)
+        writing = new_writing(layout, lock)
         writing.refresh()
         # Once more, now that nobody else can write; taking the lock has signed it anew.
         found, manifests = check_run(layout)

@@ -62,7 +62,7 @@ class RunStore:
         self._lock = lock
         self._turn = threading.Lock()  # one commit, or one block, is written at a time
         self._pending: PendingCommit | None = None
-        self._commits = Commits(layout, functools.partial(new_writing, lock))
+        self._commits = Commits(layout, functools.partial(new_writing, layout, lock))
         self._log = _open_log(layout, lock, self.manifest)
 
     @property

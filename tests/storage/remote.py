@@ -3,24 +3,43 @@
 As a program, `python -m tests.storage.remote RUN FOLDER NUMBER…` lets a run be killed: for each
 number a copy of the run is made below the folder, and a forked process goes on with it until it
 kills itself in its request of that number that changes something. One JSON line says how far each
-came.
+came. `python -m tests.storage.remote learn RUNS COUNT SEED` begins to learn and goes on with it
+again and again, killed each time at a random moment.
 """
 
 import json
 import os
+import random
 import signal
 import sys
+import time
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 
+from streamlearn.events import CheckpointSaved
+from streamlearn.scenarios.session import Session
+from streamlearn.scenarios.words import resolve
 from streamlearn.storage import ObjectPath, RunStore
 
 from .story import go_on
 
 CHANGES = ("_put", "_remove", "copy_to")
 """The methods of an `ObjectPath` that change the store."""
+
+WORDS = (
+    "data.limit=1250",
+    "learner.batch=16",
+    "encoder.fit=64",
+    "encoder.width=24",
+    "network.hidden=1",
+    "memory.block_rows=512",
+    "checkpoint.every_steps=12",
+    "checkpoint.keep=3",
+    "seed=5",
+)
+"""Of the runs that sessions learn."""
 
 State = dict[str, bytes]
 
@@ -87,6 +106,36 @@ def main(original: ObjectPath, folder: ObjectPath, numbers: list[int]) -> None:
         print(json.dumps(facts), flush=True)
 
 
+def learn(runs: ObjectPath, count: int, seed: int) -> None:
+    """Kill a process that learns, again and again, each a moment after it saved a checkpoint."""
+    moments = random.Random(seed)
+    acknowledged = 0
+    for number in range(count):
+        reading, writing = os.pipe()
+        child = os.fork()
+        if child == 0:
+            with _session(runs, number) as session:
+                for event in session.events():
+                    if isinstance(event, CheckpointSaved):
+                        os.write(writing, f"{event.step}\n".encode())
+            os._exit(0)
+        os.close(writing)
+        with os.fdopen(reading) as pipe:
+            acknowledged = int(pipe.readline())
+            time.sleep(moments.random() * 0.2)
+            os.kill(child, signal.SIGKILL)
+            acknowledged = max([acknowledged, *map(int, pipe.read().split())])
+        _, status = os.waitpid(child, 0)
+        facts = {"signal": os.WTERMSIG(status), "acknowledged": acknowledged}
+        print(json.dumps(facts), flush=True)
+
+
+def _session(runs: ObjectPath, number: int) -> Session:
+    if number:
+        return Session.resume(runs / "run")
+    return Session.start(resolve([*WORDS, f"run.dir={runs}", "run.name=run"]))
+
+
 def place(url: str) -> ObjectPath:
     """The path of a URL, without a look at the library."""
     scheme, _, rest = url.partition("://")
@@ -95,4 +144,7 @@ def place(url: str) -> ObjectPath:
 
 
 if __name__ == "__main__":
-    main(place(sys.argv[1]), place(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    if sys.argv[1] == "learn":
+        learn(place(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
+    else:
+        main(place(sys.argv[1]), place(sys.argv[2]), [int(word) for word in sys.argv[3:]])

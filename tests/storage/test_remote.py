@@ -93,7 +93,8 @@ def test_a_run_in_a_bucket_is_committed_changed_compacted_and_gone_back_in(
     with RunStore.open(path) as store:
         for part in go_on(store, 0):
             assert part_of(path, part) == part
-            check(path, part, size=True)
+            if part in (2, 5):
+                check(path, part, size=True)
     assert list_runs(bucket / "my runs") == [path]
     assert [event.get("step") for event in RunReader(path).events()[0]] == [0, 1, 9, None]
     kinds = {found.relative_to(path).parts[0] for found, _ in path.walk()}
@@ -167,10 +168,10 @@ def test_after_a_crash_at_any_request_the_run_is_whole_and_goes_on_to_the_same_b
         part = part_of(path, acknowledged)
         reached.add(part)
         with RunStore.open(path) as store:
-            if number % 10 == 0:
+            if number % 16 == 0:
                 (*_, part) = go_on(store, part) if part < PARTS - 1 else (part,)
                 assert_same_bits(load(RunReader(path)), memory_at(PARTS - 1))
-        if number % 5 == 0:
+        if number % 8 == 0:
             check(path, part)
         path.remove_tree()
     assert reached == set(range(PARTS))
@@ -178,7 +179,7 @@ def test_after_a_crash_at_any_request_the_run_is_whole_and_goes_on_to_the_same_b
 
 def test_processes_killed_in_the_middle_of_a_request_lose_no_commit(bucket: ObjectPath) -> None:
     original = begin(bucket / "runs")
-    numbers = ["9", "67", "130"]
+    numbers = ["67", "130"]
     done = subprocess.run(
         [sys.executable, "-m", "tests.storage.remote", str(original), f"{bucket}/left", *numbers],
         cwd=Path(__file__).parents[2],
