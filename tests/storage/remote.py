@@ -1,10 +1,10 @@
 """What the tests of runs in object stores share: states of a store, and kills in its requests.
 
-As a program, `python -m tests.storage.remote RUN FOLDER NUMBER…` lets a run be killed: for each
-number a copy of the run is made below the folder, and a forked process goes on with it until it
-kills itself in its request of that number that changes something. One JSON line says how far each
-came. `python -m tests.storage.remote learn RUNS COUNT SEED` begins to learn and goes on with it
-again and again, killed each time at a random moment.
+As a program, `python -m tests.storage.remote RUN FOLDER` lets processes be killed. For some numbers
+a copy of the run is made below the folder, and a forked process goes on with it until it kills
+itself in its request of that number that changes something. Then a process learns in the folder,
+and is killed and begun again, each time at a random moment. One JSON line for each says how far it
+came.
 """
 
 import json
@@ -27,6 +27,9 @@ from .story import go_on
 
 CHANGES = ("_put", "_remove", "copy_to")
 """The methods of an `ObjectPath` that change the store."""
+
+KILLED_IN = (67, 130)
+KILLED_LEARNING = 2
 
 WORDS = (
     "data.limit=1250",
@@ -88,9 +91,9 @@ def _tell(original: ObjectPath, path: ObjectPath, number: int, pipe: int) -> Non
                 os.write(pipe, f"{part}\n".encode())
 
 
-def main(original: ObjectPath, folder: ObjectPath, numbers: list[int]) -> None:
+def kill_in_requests(original: ObjectPath, folder: ObjectPath) -> None:
     """Kill one process after another; none of the store's library is used in this one."""
-    for number in numbers:
+    for number in KILLED_IN:
         path = folder / f"killed-{number}"
         reading, writing = os.pipe()
         child = os.fork()
@@ -101,16 +104,16 @@ def main(original: ObjectPath, folder: ObjectPath, numbers: list[int]) -> None:
         with os.fdopen(reading) as pipe:
             parts = [int(word) for word in pipe.read().split()]
         _, status = os.waitpid(child, 0)
-        killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-        facts = {"path": str(path), "killed": killed, "part": max(parts, default=0)}
+        number = os.WTERMSIG(status)
+        facts = {"path": str(path), "signal": number, "part": max(parts, default=0)}
         print(json.dumps(facts), flush=True)
 
 
-def learn(runs: ObjectPath, count: int, seed: int) -> None:
+def kill_learning(runs: ObjectPath) -> None:
     """Kill a process that learns, again and again, each a moment after it saved a checkpoint."""
-    moments = random.Random(seed)
+    moments = random.Random(7)
     acknowledged = 0
-    for number in range(count):
+    for number in range(KILLED_LEARNING):
         reading, writing = os.pipe()
         child = os.fork()
         if child == 0:
@@ -144,7 +147,5 @@ def place(url: str) -> ObjectPath:
 
 
 if __name__ == "__main__":
-    if sys.argv[1] == "learn":
-        learn(place(sys.argv[2]), int(sys.argv[3]), int(sys.argv[4]))
-    else:
-        main(place(sys.argv[1]), place(sys.argv[2]), [int(word) for word in sys.argv[3:]])
+    kill_in_requests(place(sys.argv[1]), place(sys.argv[2]))
+    kill_learning(place(sys.argv[2]))

@@ -1,10 +1,7 @@
 """Runs in an object store: the same commits as on a disk, whatever happens to their writer."""
 
 import errno
-import json
 import os
-import subprocess
-import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
@@ -175,30 +172,6 @@ def test_after_a_crash_at_any_request_the_run_is_whole_and_goes_on_to_the_same_b
             check(path, part)
         path.remove_tree()
     assert reached == set(range(PARTS))
-
-
-def test_processes_killed_in_the_middle_of_a_request_lose_no_commit(bucket: ObjectPath) -> None:
-    original = begin(bucket / "runs")
-    numbers = ["67", "130"]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.remote", str(original), f"{bucket}/left", *numbers],
-        cwd=Path(__file__).parents[2],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    kills = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len(kills) == len(numbers)
-    for kill in kills:
-        assert kill["killed"]
-        path = bucket / kill["path"].removeprefix(f"{bucket}/")
-        part = part_of(path, kill["part"])
-        with RunStore.open(path) as store:
-            for _ in go_on(store, part):
-                pass
-        assert_same_bits(load(RunReader(path)), memory_at(PARTS - 1))
-    check(path, PARTS - 1, size=True)
 
 
 @pytest.mark.parametrize("number", [errno.ETIMEDOUT, errno.ENOSPC])

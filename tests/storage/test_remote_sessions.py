@@ -19,7 +19,9 @@ from streamlearn.scenarios.words import resolve
 from streamlearn.storage import ObjectPath, RunPath, RunReader, RunStore, endpoints
 from streamlearn.storage.verify import verify
 
-from .remote import WORDS
+from . import story
+from .remote import KILLED_IN, KILLED_LEARNING, WORDS, place
+from .support import assert_same_bits, load
 
 Capture = pytest.CaptureFixture[str]
 SMALL = "memory.host_budget=740KB"
@@ -98,11 +100,12 @@ def test_a_run_in_a_bucket_under_a_budget_stops_goes_back_and_ends_with_the_same
     assert verify(session.path).damage == ()
 
 
-def test_a_process_killed_at_random_moments_goes_on_to_the_same_bits(
+def test_processes_killed_in_a_request_or_at_any_moment_lose_no_commit(
     bucket: ObjectPath, whole: Path
 ) -> None:
+    original = story.begin(bucket / "story")
     done = subprocess.run(
-        [sys.executable, "-m", "tests.storage.remote", "learn", str(bucket / "runs"), "2", "7"],
+        [sys.executable, "-m", "tests.storage.remote", str(original), str(bucket / "runs")],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         stdout=subprocess.PIPE,
@@ -110,7 +113,16 @@ def test_a_process_killed_at_random_moments_goes_on_to_the_same_bits(
         check=True,
     )
     kills = [json.loads(line) for line in done.stdout.splitlines()]
-    assert [kill["signal"] for kill in kills] == [signal.SIGKILL] * 2
+    assert [kill["signal"] for kill in kills] == [signal.SIGKILL] * len(kills)
+    assert len(kills) == len(KILLED_IN) + KILLED_LEARNING
+    for kill in kills[: len(KILLED_IN)]:
+        path = place(kill["path"])
+        assert verify(path).damage == ()
+        part = story.part_of(path, kill["part"])
+        with RunStore.open(path) as store:
+            for _ in story.go_on(store, part):
+                pass
+        assert_same_bits(load(RunReader(path)), story.memory_at(story.PARTS - 1))
     path = bucket / "runs" / "run"
     assert verify(path).damage == ()
     manifest = RunReader(path).manifest()
