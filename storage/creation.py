@@ -12,14 +12,12 @@ from typing import Any
 from streamlearn.errors import RunExistsError, RunLockedError, StreamlearnError
 
 from . import documents, files
-from .codec import group_metadata
 from .layers import write_group
 from .layout import RUN_KIND, Layout
 from .lease import Lease
 from .lock import RunLock
-from .metadata import METADATA_NAME, seal_metadata
 from .object_writing import ObjectWriting
-from .objects import ObjectPath, RunPath
+from .objects import ObjectPath, RunPath, as_file, as_object
 from .writing import Writing
 
 __all__ = ["build_objects", "build_run", "make_directories", "run_exists"]
@@ -27,10 +25,10 @@ __all__ = ["build_objects", "build_run", "make_directories", "run_exists"]
 
 def build_run(layout: Layout, header: dict[str, Any], scenario: bytes) -> RunLock:
     """Make the files of a new run where nobody looks for one; the lock is held."""
-    writing = Writing(layout.scratch)
+    writing = Writing(as_file(layout.scratch))
     for path in (layout.path, layout.scratch, layout.states, layout.commits):
         writing.make_directory(path)
-    lock = RunLock(layout.lock)
+    lock = RunLock(as_file(layout.lock))
     try:
         writing.replace(layout.events, b"")
         write_group(layout.group, {"format": RUN_KIND}, writing)
@@ -64,13 +62,13 @@ def build_objects(root: ObjectPath, header: dict[str, Any], scenario: bytes) -> 
         RunLockedError: another process is making it this moment.
         StorageError: the store refused; nothing of the run is left, as far as it lets us.
     """
-    names = Layout(Path())
-    first = root / names.header
+    layout = Layout(root)
+    first, lock = as_object(layout.header), as_object(layout.lock)
     # Objects without a lock among them are none that a run was being made of.
-    if first.is_file() or (root.exists() and not (root / names.lock).is_file()):
+    if first.is_file() or (root.exists() and not lock.is_file()):
         raise run_exists(root)
     try:
-        lease = Lease(root / names.lock)
+        lease = Lease(lock)
     except RunLockedError as error:
         if first.is_file():
             raise run_exists(root) from error
@@ -84,10 +82,9 @@ def build_objects(root: ObjectPath, header: dict[str, Any], scenario: bytes) -> 
         for path in lease.known_below(root):
             lease.remove(path)
         writing = ObjectWriting(lease)
-        for group, attributes in ((names.group, {"format": RUN_KIND}), (names.layers, {})):
-            metadata = seal_metadata(group_metadata(attributes))
-            writing.replace(root / group / METADATA_NAME, metadata)
-        writing.replace(root / names.scenario, scenario)
+        write_group(layout.group, {"format": RUN_KIND}, writing)
+        write_group(layout.layers, {}, writing)
+        writing.replace(layout.scenario, scenario)
         writing.replace(first, documents.seal(RUN_KIND, header))
     except BaseException:
         if not made:

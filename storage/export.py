@@ -21,6 +21,7 @@ from streamlearn.errors import ConfigError, RunStateError
 
 from . import files
 from .documents import FORMAT_VERSION
+from .objects import RunPath
 from .reader import RunReader
 
 if TYPE_CHECKING:
@@ -86,11 +87,11 @@ class _Source:
             yield self._reader.shard(entry.name, column, shard)
 
 
-def export_run(path: Path, to: Path) -> Exported:
+def export_run(path: str | RunPath, to: Path) -> Exported:
     """Write the tuples of a run's newest commit; also while the run goes on.
 
     Args:
-        path: the directory of the run.
+        path: the directory of the run, or its place in an object store.
         to: what is to be made; its suffix chooses the format.
 
     Raises:

@@ -6,30 +6,34 @@ commit may be left to while learning goes on.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import functools
 import os
 import shutil
 import threading
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamlearn import __version__
-from streamlearn.errors import RunStateError
+from streamlearn.errors import RunStateError, StreamlearnError
 
 from . import documents, files
 from .commits import Commits
-from .creation import build_run, make_directories, run_exists
+from .creation import build_objects, build_run, make_directories, run_exists
 from .events import EventLog
 from .kept import check_keep, read_kept
 from .layers import check_fits
 from .layout import Layout, check_name, read_header
-from .lock import RunLock
+from .lease import Lease
+from .lock import HeldLock, new_writing, take_lock
 from .manifest import Commit, Compaction, Manifest, Status
+from .objects import ObjectPath, RunPath, as_file, as_object, resolve
 from .pending import PendingCommit
 from .reader import RunReader
+from .segments import SegmentLog
 from .tier import LayerStore
 
 if TYPE_CHECKING:
@@ -49,17 +53,17 @@ class RunStore:
     Made by `create` or `open`.
 
     Attributes:
-        path: the directory of the run, absolute.
+        path: the directory of the run, absolute, or its place in an object store.
     """
 
-    def __init__(self, layout: Layout, lock: RunLock) -> None:
+    def __init__(self, layout: Layout, lock: HeldLock) -> None:
         self.path = layout.path
         self._layout = layout
         self._lock = lock
         self._turn = threading.Lock()  # one commit, or one block, is written at a time
         self._pending: PendingCommit | None = None
-        self._commits = Commits(layout)
-        self._log = EventLog(layout.events, *_committed_events(self.manifest))
+        self._commits = Commits(layout, functools.partial(new_writing, layout, lock))
+        self._log = _open_log(layout, lock, self.manifest)
 
     @property
     def manifest(self) -> Manifest | None:
@@ -68,7 +72,7 @@ class RunStore:
 
     @classmethod
     def create(
-        cls, runs: Path, name: str, *, scenario: Mapping[str, Any], scenario_name: str
+        cls, runs: RunPath, name: str, *, scenario: Mapping[str, Any], scenario_name: str
     ) -> RunStore:
         """Make a run and open it.
 
@@ -86,10 +90,7 @@ class RunStore:
         """
         check_name(name, "run.name")
         settings = documents.encode(documents.plain(scenario), indent=1)
-        runs = Path(runs).absolute()
-        target = runs / name
-        if os.path.lexists(target):
-            raise run_exists(target)
+        runs = resolve(runs).absolute()
         header = {
             "id": uuid.uuid4().hex,
             "name": name,
@@ -98,6 +99,12 @@ class RunStore:
             "program": __version__,
             "scenario_checksum": f"{files.checksum(settings):08x}",
         }
+        if isinstance(runs, ObjectPath):
+            layout = Layout(runs / name)
+            return cls._begun(layout, build_objects(runs / name, header, settings))
+        target = runs / name
+        if os.path.lexists(target):
+            raise run_exists(target)
         make_directories(runs)
         made = runs / f".making-{uuid.uuid4().hex}"
         lock = None
@@ -120,7 +127,7 @@ class RunStore:
             raise
 
     @classmethod
-    def open(cls, path: Path) -> RunStore:
+    def open(cls, path: str | RunPath) -> RunStore:
         """Open a run to go on with it, at its newest commit.
 
         Whatever a crash left behind after that commit is put away: event lines, shards, states and
@@ -132,9 +139,12 @@ class RunStore:
             FormatError: a file of it is damaged or of a newer version; names the file.
             StorageError: the system refused.
         """
-        layout = Layout(Path(path).absolute())
+        layout = Layout(resolve(path).absolute())
         read_header(layout)
-        lock = RunLock(layout.lock)
+        return cls._begun(layout, take_lock(layout.lock))
+
+    @classmethod
+    def _begun(cls, layout: Layout, lock: HeldLock) -> RunStore:
         try:
             return cls(layout, lock)
         except BaseException:
@@ -394,6 +404,17 @@ class RunStore:
         self._log.close()
         self._lock.release()
 
+    def discard(self) -> None:
+        """Close it and delete all of it, as far as that can be done."""
+        self.close()
+        with contextlib.suppress(StreamlearnError):
+            if isinstance(self.path, ObjectPath):
+                # It is no run any more without its header, and its name is free without its lock.
+                as_object(self._layout.header).remove()
+                self.path.remove_tree()
+            else:
+                shutil.rmtree(self.path, ignore_errors=True)
+
     def __enter__(self) -> RunStore:
         return self
 
@@ -449,6 +470,13 @@ class RunStore:
             layers={},
             summary=summary,
         )
+
+
+def _open_log(layout: Layout, lock: HeldLock, manifest: Manifest | None) -> EventLog | SegmentLog:
+    committed = _committed_events(manifest)
+    if isinstance(lock, Lease):
+        return SegmentLog(as_object(layout.events), *committed, lock)
+    return EventLog(as_file(layout.events), *committed)
 
 
 def _committed_events(manifest: Manifest | None) -> tuple[int, int]:

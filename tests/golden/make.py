@@ -20,6 +20,7 @@ from streamlearn.scenarios.build import build_loop, open_splits
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import override, resolve
 from streamlearn.storage import FORMAT_VERSION, RunReader
+from streamlearn.storage.objects import as_file
 
 HERE = Path(__file__).parent
 WORDS = (
@@ -64,7 +65,7 @@ def make(target: Path) -> None:
         for event in session.events():
             if isinstance(event, Progress) and event.step == STOP:
                 session.request_stop("SIGINT")
-    probabilities = load_learner(session.path).predict_proba(first_digits())
+    probabilities = load_learner(as_file(session.path)).predict_proba(first_digits())
     reader = RunReader(session.path)
     manifest = reader.manifest()
     if manifest is None:
@@ -81,7 +82,7 @@ def make(target: Path) -> None:
         "sha256": rows,
         "probabilities": probabilities.tolist(),
     }
-    shutil.copytree(session.path, target)
+    shutil.copytree(as_file(session.path), target)
     (target / "lock").write_bytes(b"")  # who made it is nobody's business
     text = json.dumps(expected, indent=1) + "\n"
     (target.parent / f"{target.name}.json").write_text(text)

@@ -13,6 +13,7 @@ import torch
 from streamlearn.errors import ConfigError, FormatError, RunStateError, StorageError
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files
+from streamlearn.storage.objects import as_file
 
 from .support import (
     LAYER,
@@ -46,7 +47,7 @@ def make_run(runs: Path, commits: int, keep: int) -> Path:
             grow(memory, GROWTH[step], step)
             store.log({"event": "progress", "step": step})
             commit(store, memory, step, keep=keep)
-    return store.path
+    return as_file(store.path)
 
 
 def check_commit(path: Path, number: int) -> None:
