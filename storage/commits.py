@@ -377,6 +377,7 @@ class Commits:
                 # The layer here may know versions that no commit names, which are not to be shown.
                 (layer if fresh else StoredLayer(layout, entry)).show_all(writing)
                 if fresh and manifest is not None:
+                    writing.sync_directories()
                     _remove(layer.sweep(_holders(layout, manifest, layer)), writing)
             layer.publish(entry.rows, writing)
         writing.sync_directories()

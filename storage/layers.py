@@ -346,7 +346,7 @@ class StoredLayer:
             holders: this layer as each commit that is kept has it, by the commit's number.
 
         Returns:
-            What no commit names.
+            What no commit needs there.
         """
         gone = []
         self.replaced = []
@@ -357,9 +357,12 @@ class StoredLayer:
                     known = layer.table.get(name, shard)
                     if known is not None and known[0].version == version:
                         naming.append(number)
-                if not naming:
+                newest = naming and max(naming) == max(holders)
+                if not naming or (newest and version == 0):
+                    # A first version that counts again, and that zarr sees again, needs no other
+                    # name; with one, rows that are added to it would leave that behind.
                     gone.append(path)
-                elif max(naming) < max(holders):
+                elif not newest:
                     self.replaced.append((max(naming), name, shard, version))
         return gone
 
