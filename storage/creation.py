@@ -6,6 +6,8 @@ which they are no run, comes last.
 
 import contextlib
 import os
+import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,67 @@ from . import documents, files
 from .layers import write_group
 from .layout import RUN_KIND, Layout
 from .lease import Lease
-from .lock import RunLock
+from .lock import HeldLock, RunLock
 from .object_writing import ObjectWriting
 from .objects import ObjectPath, RunPath, as_file, as_object
 from .writing import Writing
 
-__all__ = ["build_objects", "build_run", "make_directories", "run_exists"]
+__all__ = ["build_objects", "create_run", "delete_run"]
+
+
+def create_run(runs: RunPath, header: dict[str, Any], scenario: bytes) -> tuple[Layout, HeldLock]:
+    """Make a new run; the lock is held.
+
+    Args:
+        runs: the folder of runs, absolute, made if it is missing.
+        header: of the run; it has its name.
+        scenario: the bytes of the scenario's file.
+
+    Raises:
+        RunExistsError: a run, or something else, of this name is already there.
+        RunLockedError: another process is making it this moment.
+        StorageError: the system or the store refused; nothing of the run is left.
+    """
+    target = runs / header["name"]
+    if isinstance(target, ObjectPath):
+        return Layout(target), build_objects(target, header, scenario)
+    if os.path.lexists(target):
+        raise run_exists(target)
+    make_directories(target.parent)
+    made = target.parent / f".making-{uuid.uuid4().hex}"
+    lock = None
+    try:
+        lock = build_run(Layout(made), header, scenario)
+        with files.translated("write", target):
+            try:
+                files.rename(made, target)
+            except OSError as error:
+                if os.path.lexists(target):  # made by somebody else in the meantime
+                    raise run_exists(target) from error
+                raise
+        made = target
+        files.sync_directory(target.parent)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        if lock is not None:
+            lock.release()
+        raise
+    return Layout(target), lock
+
+
+def delete_run(path: RunPath) -> None:
+    """Delete all of a run that nobody else writes to, as far as that can be done."""
+    if not isinstance(path, ObjectPath):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(StreamlearnError):
+        # It is no run any more without its header, and its name is free without its lock.
+        layout = Layout(path)
+        as_object(layout.header).remove()
+        for found, _ in list(path.walk()):
+            if found != layout.lock:
+                found.remove()
+        path.remove_tree()
 
 
 def build_run(layout: Layout, header: dict[str, Any], scenario: bytes) -> RunLock:

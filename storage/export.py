@@ -21,6 +21,7 @@ from streamlearn.errors import ConfigError, RunStateError
 
 from . import files
 from .documents import FORMAT_VERSION
+from .endpoints import SCHEMES
 from .objects import RunPath
 from .reader import RunReader
 
@@ -100,6 +101,8 @@ def export_run(path: str | RunPath, to: Path) -> Exported:
         FormatError: a file of the run is damaged; names it.
         StorageError: the system refused; nothing is left.
     """
+    if any(str(to).startswith(f"{scheme}:/") for scheme in SCHEMES):
+        raise ConfigError(f"--to={str(to)!r} is no file; export to one, then copy it to its place")
     source = _Source(RunReader(path))
     target = Path(to).absolute()
     _check_target(target)

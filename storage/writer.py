@@ -6,11 +6,8 @@ commit may be left to while learning goes on.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import os
-import shutil
 import threading
 import time
 import uuid
@@ -18,22 +15,20 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamlearn import __version__
-from streamlearn.errors import RunStateError, StreamlearnError
+from streamlearn.errors import RunStateError
 
 from . import documents, files
 from .commits import Commits
-from .creation import build_objects, build_run, make_directories, run_exists
-from .events import EventLog
+from .creation import create_run, delete_run
+from .events import open_log
 from .kept import check_keep, read_kept
 from .layers import check_fits
 from .layout import Layout, check_name, read_header
-from .lease import Lease
 from .lock import HeldLock, new_writing, take_lock
 from .manifest import Commit, Compaction, Manifest, Status
-from .objects import ObjectPath, RunPath, as_file, as_object, resolve
+from .objects import RunPath, resolve
 from .pending import PendingCommit
 from .reader import RunReader
-from .segments import SegmentLog
 from .tier import LayerStore
 
 if TYPE_CHECKING:
@@ -63,7 +58,7 @@ class RunStore:
         self._turn = threading.Lock()  # one commit, or one block, is written at a time
         self._pending: PendingCommit | None = None
         self._commits = Commits(layout, functools.partial(new_writing, layout, lock))
-        self._log = _open_log(layout, lock, self.manifest)
+        self._log = open_log(layout.events, lock, *_committed_events(self.manifest))
 
     @property
     def manifest(self) -> Manifest | None:
@@ -99,31 +94,12 @@ class RunStore:
             "program": __version__,
             "scenario_checksum": f"{files.checksum(settings):08x}",
         }
-        if isinstance(runs, ObjectPath):
-            layout = Layout(runs / name)
-            return cls._begun(layout, build_objects(runs / name, header, settings))
-        target = runs / name
-        if os.path.lexists(target):
-            raise run_exists(target)
-        make_directories(runs)
-        made = runs / f".making-{uuid.uuid4().hex}"
-        lock = None
+        layout, lock = create_run(runs, header, settings)
         try:
-            lock = build_run(Layout(made), header, settings)
-            with files.translated("write", target):
-                try:
-                    files.rename(made, target)
-                except OSError as error:
-                    if os.path.lexists(target):  # made by somebody else in the meantime
-                        raise run_exists(target) from error
-                    raise
-            made = target
-            files.sync_directory(runs)
-            return cls(Layout(target), lock)
+            return cls(layout, lock)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            if lock is not None:
-                lock.release()
+            delete_run(layout.path)
+            lock.release()
             raise
 
     @classmethod
@@ -141,10 +117,7 @@ class RunStore:
         """
         layout = Layout(resolve(path).absolute())
         read_header(layout)
-        return cls._begun(layout, take_lock(layout.lock))
-
-    @classmethod
-    def _begun(cls, layout: Layout, lock: HeldLock) -> RunStore:
+        lock = take_lock(layout.lock)
         try:
             return cls(layout, lock)
         except BaseException:
@@ -407,13 +380,7 @@ class RunStore:
     def discard(self) -> None:
         """Close it and delete all of it, as far as that can be done."""
         self.close()
-        with contextlib.suppress(StreamlearnError):
-            if isinstance(self.path, ObjectPath):
-                # It is no run any more without its header, and its name is free without its lock.
-                as_object(self._layout.header).remove()
-                self.path.remove_tree()
-            else:
-                shutil.rmtree(self.path, ignore_errors=True)
+        delete_run(self.path)
 
     def __enter__(self) -> RunStore:
         return self
@@ -470,13 +437,6 @@ class RunStore:
             layers={},
             summary=summary,
         )
-
-
-def _open_log(layout: Layout, lock: HeldLock, manifest: Manifest | None) -> EventLog | SegmentLog:
-    committed = _committed_events(manifest)
-    if isinstance(lock, Lease):
-        return SegmentLog(as_object(layout.events), *committed, lock)
-    return EventLog(as_file(layout.events), *committed)
 
 
 def _committed_events(manifest: Manifest | None) -> tuple[int, int]:

@@ -172,6 +172,8 @@ def test_every_command_works_on_a_bucket(
             np.testing.assert_array_equal(arrays[f"layers/{name}"], rows)
     assert "none of the" in said("compact", run)
     said("verify", run, "--repair")
+    assert main(["export", run, "--to", f"{bucket}/tuples.npz"]) == 2
+    assert "is no file; export to one" in capsys.readouterr().err
     # Its name alone is looked for on the disk; beside it in the bucket are runs to suggest.
     assert main(["inspect", f"{bucket}/my runs/rum"]) == 2
     assert f"did you mean {'run'!r}?" in capsys.readouterr().err
