@@ -197,7 +197,10 @@ def verify(
 
 @app.command()
 def compact(run: Run, json: Json = False) -> int:
-    """Leave the dead tuples of a stopped run out of its shards, to free their room."""
+    """Leave the dead tuples of a run that is not running out of its shards, to free their room.
+
+    The others are added up in other blocks then, so results may differ in their last bits.
+    """
     from .signals import StopSignals
 
     with StopSignals():

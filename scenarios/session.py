@@ -2,6 +2,7 @@
 
 import dataclasses
 import resource
+import shlex
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ import torch
 
 from streamlearn.errors import (
     ConfigError,
+    FormatError,
     RunExistsError,
     RunStateError,
     StorageError,
@@ -237,12 +239,21 @@ class Session:
         """The loop's events; what ends it badly finds all that was learnt before saved."""
         try:
             yield from self._loop.events()
-        except StorageError:
-            raise
+        except StorageError as error:
+            again = StorageError(f"{error}; go on with: {resume_command(self.path)}")
+            again.errno = error.errno
+            raise again from error
+        except FormatError as error:
+            # Nothing is committed on top of damage: that would let older, whole commits go.
+            remedy = f"streamlearn verify --repair {shlex.quote(str(self.path))}"
+            raise FormatError(
+                f"{error}, or go back to the newest whole commit with: {remedy}"
+            ) from error
         except StreamlearnError as error:
             message = f"{error}; all before it is saved, go on with: {resume_command(self.path)}"
             self._logged(Notice(str(error)))
-            self._commit("stopped")
+            if self._loop.step != self._committed_step:
+                self._commit("stopped")
             raise type(error)(message) from error
 
     def _stop(self) -> Iterator[Event]:
@@ -310,6 +321,7 @@ class Session:
             self._committed_step = -1
             raise
         self._disk_bytes = commit.disk_bytes
+        blocked, self._store.waited = self._store.waited, 0.0
         step, samples = self._pending_at
         event = CheckpointSaved(
             step=step,
@@ -317,7 +329,7 @@ class Session:
             bytes_written=commit.bytes_written,
             disk_bytes=commit.disk_bytes,
             seconds=commit.seconds,
-            waited=self._waited + time.perf_counter() - began,
+            waited=self._waited + blocked + time.perf_counter() - began,
             time=commit.time,
         )
         self._store.log(as_json(event))

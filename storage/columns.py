@@ -122,6 +122,29 @@ class StoredColumn:
                 f"{str(path)!r} is damaged ({error}); put back a copy of this file"
             ) from error
 
+    def right(self, path: RunPath, count: int, checksum: str) -> bool:
+        """Whether the first rows in the file of a shard have a checksum, whatever else is wrong."""
+        import numpy as np
+
+        rows = np.empty((count, *self.codec.shape[1:]), self.codec.dtype)
+        try:
+            files.read_into(path, self.codec.places(rows))
+        except (FileNotFoundError, ValueError):
+            return False
+        return rows_checksum(rows) == int(checksum, 16)
+
+    def mend(self, shard: int, path: RunPath, count: int, writing: Writing) -> None:
+        """Write the file of a shard anew, with the first rows that it has and no others."""
+        import numpy as np
+
+        rows = np.empty((count, *self.codec.shape[1:]), self.codec.dtype)
+        files.read_into(path, self.codec.places(rows))
+        shown = self.shown_path(shard)
+        seen = path != shown and writing.has(shown) and writing.same(shown, path)
+        writing.replace(path, self.codec.encode(rows))
+        if seen:
+            writing.copy(path, shown)
+
     def metadata_for(self, rows: int) -> bytes | None:
         """The text of `zarr.json` with this many rows, None if it says so already."""
         if self.shown_rows == rows:

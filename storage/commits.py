@@ -279,7 +279,7 @@ class Commits:
         self.open()
 
     def count_bytes(self, events: int) -> None:
-        """Let the newest manifest say how large the run is.
+        """Count all files anew, and let the newest manifest say how large the run is.
 
         Args:
             events: the bytes of the event log.
@@ -289,6 +289,7 @@ class Commits:
         """
         if self.manifest is not None:
             writing = self._new_writing()
+            self._other_bytes = writing.other_bytes(self._layout)
             self.manifest = self._manifest(self.manifest, 0, events, writing)
             writing.sync_directories()
 
@@ -311,6 +312,7 @@ class Commits:
         Raises:
             StorageError: the system refused; what was committed is whole.
         """
+        self.settle()
         writing = self._new_writing()
         placed = self._put(name, index, columns, rewritten, writing)
         writing.finish()

@@ -101,13 +101,18 @@ def export_run(path: str | RunPath, to: Path) -> Exported:
         FormatError: a file of the run is damaged; names it.
         StorageError: the system refused; nothing is left.
     """
+    suffix = Path(to).suffix.lower()
+    if suffix not in ("", ".zarr", *_WRITERS):
+        raise ConfigError(
+            f"--to={str(to)!r} has a suffix that no format goes with; use .safetensors, .npz, or "
+            ".zarr or none for a zarr group"
+        )
     if any(str(to).startswith(f"{scheme}:/") for scheme in SCHEMES):
         raise ConfigError(f"--to={str(to)!r} is no file; export to one, then copy it to its place")
     source = _Source(RunReader(path))
     target = Path(to).absolute()
     _check_target(target)
-    kinds = {".safetensors": _write_safetensors, ".npz": _write_npz}
-    write = kinds.get(target.suffix.lower())
+    write = _WRITERS.get(suffix)
     made = target.parent / f".{uuid.uuid4().hex}.partial"
     try:
         with files.translated("write", target):
@@ -239,3 +244,6 @@ def _sync_tree(path: Path) -> None:
             finally:
                 os.close(descriptor)
         files.sync_directory(Path(folder))
+
+
+_WRITERS = {".safetensors": _write_safetensors, ".npz": _write_npz}

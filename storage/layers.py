@@ -238,7 +238,14 @@ class StoredLayer:
                 f"{str(self.columns[name].shown_path(shard))!r} is said to have "
                 f"{known[1] if known else 0} rows where {len(out)} are asked for; verify the run"
             )
-        self.columns[name].read(shard, known[0], out)
+        try:
+            self.columns[name].read(shard, known[0], out)
+        except FormatError:
+            with self._turn:
+                now = table.get(name, shard)
+            if now is None or now == known:
+                raise
+            self.columns[name].read(shard, now[0], out)  # replaced, and put away, just now
 
     def read_column(self, entry: LayerEntry, name: str, shard: int) -> NDArray[Any]:
         """The committed rows of one column of a shard, in the stored dtype.

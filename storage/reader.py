@@ -7,9 +7,16 @@ looks at the manifest again.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from streamlearn.errors import ConfigError, FormatError, RunStateError, ShapeError
+from streamlearn.errors import (
+    ConfigError,
+    FormatError,
+    RunStateError,
+    ShapeError,
+    StreamlearnError,
+)
 
 from . import files
 from .events import read_events
@@ -165,11 +172,15 @@ class RunReader:
         """
         entry = self.entry(name)
         self.check_empty(entry, memory)
+        layer = self._layer(entry)
+        _ = layer.table  # its file may be gone when it is first needed
         memory.open(
             entry.rows,
             max_key_square=entry.max_key_square,
             live=entry.live,
-            store=CommittedLayer(self._layer(entry), str(self.path)),
+            store=CommittedLayer(
+                layer, str(self.path), partial(self._explained, read=self._commit)
+            ),
         )
 
     def check_memory(self, name: str) -> None:
@@ -292,14 +303,21 @@ class RunReader:
     def _read_column(self, entry: LayerEntry, column: str, shard: int) -> NDArray[Any]:
         try:
             return self._layer(entry).read_column(entry, column, shard)
-        except FormatError:
-            newest, read = read_manifest(self._layout), self._commit
-            if newest is None or read is None or newest == read or newest.commit > read.commit:
-                raise
-            raise RunStateError(
-                f"commit {read.commit} of the run {str(self.path)!r} was dropped while it was "
-                "read, for the run went back to an older one; read it again"
-            ) from None
+        except FormatError as error:
+            raise self._explained(error, self._commit) from None
+
+    def _explained(self, error: FormatError, read: Manifest | None) -> StreamlearnError:
+        """What a damaged or missing file means: the commit may be there no more."""
+        newest = read_manifest(self._layout)
+        if newest is None or read is None or newest == read:
+            return error
+        if read.commit in (kept.commit for kept in newest.kept):
+            return error
+        went = "went back to an older one" if newest.commit <= read.commit else "went on"
+        return RunStateError(
+            f"commit {read.commit} of the run {str(self.path)!r} was dropped while it was read, "
+            f"for the run {went}; read it again"
+        )
 
     def _layer(self, entry: LayerEntry) -> StoredLayer:
         known = self._layers.get(entry.name)

@@ -23,7 +23,7 @@ from .lock import new_writing, take_lock
 from .metadata import METADATA_NAME, seal_metadata
 from .objects import ObjectPath, RunPath, name_below, resolve
 from .segments import segment_folder, segments, write_segments
-from .verify import Damage, Verification, check_run, verify
+from .verify import Damage, Verification, check_run, mendable, verify
 from .writer import RunStore
 
 if TYPE_CHECKING:
@@ -76,7 +76,11 @@ def repair(path: str | RunPath) -> Repair:
             done += _events(layout, found, keeping, writing)
             _point_at(layout, keeping, writing)
             # The writer puts away what the manifest does not name, and shows the rows it counts.
-            RunStore(layout, lock).close()
+            with RunStore(layout, lock):
+                for name, (column, shard, path, count) in mendable(layout).items():
+                    column.mend(shard, path, count, writing)
+                    done.append(f"{name} was written anew; its committed rows are right")
+                writing.sync_directories()
     finally:
         lock.release()
     return Repair(before, tuple(done), verify(layout.path))

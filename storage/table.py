@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from streamlearn.errors import FormatError
+from streamlearn.errors import FormatError, RunStateError
 
 from . import files
 from .manifest import LayerEntry, ShardVersion, TableEntry
@@ -79,6 +79,7 @@ class ShardTable:
         self._rows = np.zeros_like(self._versions)
         self._entry = entry.table
         self._pending: list[tuple[int, int, int, int]] = []
+        self._covered = 0  # of these, those that the last `save` took in
         records = read_records(root / entry.table.file, entry.table)
         self._reserve(entry.shards)
         known = records[records["shard"] < entry.shards]
@@ -90,9 +91,8 @@ class ShardTable:
         for name, tail in entry.tail.items():
             last = entry.shards - 1
             self._set(self._columns.index(name), last, tail, entry.rows_in(last))
-        for shard in (0, entry.shards - 1):
-            if entry.shards and int(self._rows[:, shard].min()) < entry.rows_in(shard):
-                raise FormatError(_foreign(root / entry.table.file))
+        if self._gap(entry) is not None:
+            raise FormatError(_foreign(root / (entry.table.file or "manifest.json")))
 
     def get(self, column: str, shard: int) -> tuple[ShardVersion, int] | None:
         """The version of a shard that counts and how many rows are known; None if there is none."""
@@ -125,6 +125,7 @@ class ShardTable:
         for table in (self._versions, self._checksums, self._rows):
             table[...] = 0
         self._pending.clear()
+        self._covered = 0
         self._entry = dataclasses.replace(self._entry, records=0, checksum="00000000", file="")
 
     def save(self, entry: LayerEntry, name: str, writing: Writing) -> LayerEntry:
@@ -139,8 +140,16 @@ class ShardTable:
             The entry with its table and its last shard.
 
         Raises:
+            RunStateError: rows that the entry counts were never written.
             StorageError: the system refused.
         """
+        gap = self._gap(entry)
+        if gap is not None:
+            raise RunStateError(
+                f"block {gap} of layer {entry.name!r} was never written, so it cannot be "
+                "committed; load the run before you go on with it"
+            )
+        self._covered = len(self._pending)
         live = len(self._columns) * (entry.rows // entry.block_rows)
         table = self._entry
         grown = table.records + len(self._pending)
@@ -167,7 +176,19 @@ class ShardTable:
     def saved(self, entry: LayerEntry) -> None:
         """The commit of this entry happened."""
         self._entry = entry.table
-        self._pending.clear()
+        # Blocks that were written since it was made wait for the next one.
+        del self._pending[: self._covered]
+        self._covered = 0
+
+    def _gap(self, entry: LayerEntry) -> int | None:
+        """The first shard of which fewer rows are known than the entry counts."""
+        if self._rows.shape[1] < entry.shards:
+            return self._rows.shape[1]
+        wanted = np.full(entry.shards, entry.block_rows)
+        if entry.shards:
+            wanted[-1] = entry.rows_in(entry.shards - 1)
+        missing = np.nonzero((self._rows[:, : entry.shards] < wanted).any(0))[0]
+        return int(missing[0]) if len(missing) else None
 
     def _live(self, shards: int) -> Sequence[tuple[int, int, int, int]]:
         return [

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from streamlearn.errors import RunStateError
+from streamlearn.errors import FormatError, RunStateError, StreamlearnError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
@@ -30,10 +30,11 @@ class LayerStore:
     def __init__(self, store: RunStore, name: str) -> None:
         self._store = store
         self._name = name
+        self._epoch = store.epoch
 
     def belongs_to(self, store: RunStore, name: str) -> bool:
-        """Whether it stands for this layer of this run."""
-        return self._store is store and self._name == name
+        """Whether it stands for this layer of this run, as its rows are numbered now."""
+        return self._store is store and self._name == name and self._epoch == store.epoch
 
     def read(self, index: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Fill arrays with the rows of a block as it was last written.
@@ -42,6 +43,7 @@ class LayerStore:
             FormatError: a file is missing or damaged; names it.
             StorageError: the system refused.
         """
+        self._require_current()
         self._store.read_block(self._name, index, out)
 
     def write(
@@ -53,7 +55,15 @@ class LayerStore:
             StorageError: the system refused; what was committed is whole.
         """
         changed = {name: columns[name] for name in columns if name in names}
+        self._require_current()
         self._store.write_block(self._name, index, changed, rewritten)
+
+    def _require_current(self) -> None:
+        if self._epoch != self._store.epoch:
+            raise RunStateError(
+                f"the run {str(self._store.path)!r} went back or was compacted since this memory "
+                f"of layer {self._name!r} was opened; open it again"
+            )
 
 
 class CommittedLayer:
@@ -62,21 +72,29 @@ class CommittedLayer:
     Args:
         layer: as the commit has it.
         run: the directory, for messages.
+        explain: says what a damaged file means, for the commit may have been dropped.
     """
 
-    def __init__(self, layer: StoredLayer, run: str) -> None:
+    def __init__(
+        self, layer: StoredLayer, run: str, explain: Callable[[FormatError], StreamlearnError]
+    ) -> None:
         self._layer = layer
         self._run = run
+        self._explain = explain
 
     def read(self, index: int, out: Mapping[str, NDArray[Any]]) -> None:
         """Fill arrays with the committed rows of a block.
 
         Raises:
             FormatError: a file is missing or damaged; names it.
+            RunStateError: the commit was dropped meanwhile.
             StorageError: the system refused.
         """
-        for column, array in out.items():
-            self._layer.read(column, index, array)
+        try:
+            for column, array in out.items():
+                self._layer.read(column, index, array)
+        except FormatError as error:
+            raise self._explain(error) from None
 
     def write(
         self, index: int, columns: Columns, names: frozenset[str], *, rewritten: frozenset[str]

@@ -6,6 +6,7 @@ checksum of its first rows.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from .objects import RunPath
     from .table import ShardTable
 
-__all__ = ["CheckedCommit", "Damage", "Verification", "check_run", "verify"]
+__all__ = ["CheckedCommit", "Damage", "Verification", "check_run", "mendable", "verify"]
 
 _ATTEMPTS = 5
 # Of what is in the way of reading anything, which says nothing about the files.
@@ -107,10 +108,33 @@ def verify(path: str | RunPath) -> Verification:
         found, _manifests = check_run(layout)
         # What is missing may have gone because a newer commit came meanwhile.
         if found.whole or _text(layout.manifest) == before:
-            break
+            return found
     if found is None:
         raise not_a_run(layout.path)
-    return found
+    return _still_named(layout, found)
+
+
+def _still_named(layout: Layout, found: Verification) -> Verification:
+    """What was found, less the damage of commits that are no longer kept."""
+    newest = read_manifest(layout)
+    if newest is None:
+        return found
+    named = {newest.commit, *(kept.commit for kept in newest.kept)}
+    damage = [item for item in found.damage if not item.commits or named & set(item.commits)]
+    commits = [commit for commit in found.commits if commit.whole or commit.commit in named]
+    return dataclasses.replace(found, damage=tuple(damage), commits=tuple(commits))
+
+
+def mendable(layout: Layout) -> dict[str, tuple[StoredColumn, int, RunPath, int]]:
+    """Damaged files of shards whose committed rows are right, by name, and how many rows.
+
+    Raises:
+        RunNotFoundError: there is no such directory, or it is not a run.
+        StorageError: this user may not read it.
+    """
+    check = _Check(layout)
+    check.everything()
+    return check.mendable
 
 
 def check_run(layout: Layout) -> tuple[Verification, list[Manifest]]:
@@ -147,6 +171,7 @@ class _Check:
         self.manifests: list[Manifest] = []
         self.unreadable: dict[int, int] = {}
         self.damage: list[Damage] = []
+        self.mendable: dict[str, tuple[StoredColumn, int, RunPath, int]] = {}
         self.files = 0
         self.bytes = 0
         self._shown: set[RunPath] = set()  # copies of shards for zarr that were looked at
@@ -288,7 +313,11 @@ class _Check:
         path = stored.find(shard, version)
 
         def look() -> None:
-            rows = stored.decode(path, max(count for count, _ in claims))
+            try:
+                rows = stored.decode(path, max(count for count, _ in claims))
+            except FormatError:
+                everyone[:] = self._spoilt(stored, shard, path, claims)
+                raise
             wrong: list[int] = []
             total, start = 0, 0
             for (count, checksum), numbers in sorted(claims.items()):
@@ -310,6 +339,23 @@ class _Check:
             # Only zarr looks at it. It may be the version before, after a crash.
             self._shown.add(shown)
             self._try(shown, [], stored.decode, shown, 0)
+
+    def _spoilt(
+        self,
+        stored: StoredColumn,
+        shard: int,
+        path: RunPath,
+        claims: dict[tuple[int, str], list[int]],
+    ) -> list[int]:
+        """The commits whose own rows of a damaged file are not right; notes what can be mended."""
+        spoilt: list[int] = []
+        for (count, checksum), numbers in sorted(claims.items()):
+            if stored.right(path, count, checksum):
+                name = str(path).removeprefix(f"{self.layout.path}/")
+                self.mendable[name] = stored, shard, path, count
+            else:
+                spoilt += numbers
+        return spoilt
 
     def _events(self) -> None:
         path = self.layout.events
@@ -371,6 +417,11 @@ def _state(path: RunPath, manifest: Manifest) -> None:
 def _open_column(layout: Layout, entry: LayerEntry, column: str, most: int | None) -> StoredColumn:
     stored = StoredColumn(layout, entry, column)
     path = stored.path
+    if most is not None and stored.shown_rows > most:
+        # Of a run that is being written a newer commit may be shown by now.
+        newest = read_manifest(layout)
+        known = newest.layers.get(entry.name) if newest else None
+        most = max(most, known.rows if known else 0)
     if most is not None and stored.shown_rows > most:
         raise FormatError(
             f"{str(path / METADATA_NAME)!r} is damaged (it shows {stored.shown_rows} rows but "

@@ -49,6 +49,8 @@ class RunStore:
 
     Attributes:
         path: the directory of the run, absolute, or its place in an object store.
+        epoch: how often rows were numbered anew, by going back or by compacting.
+        waited: seconds that learning waited to write a block, for a commit was being made.
     """
 
     def __init__(self, layout: Layout, lock: HeldLock) -> None:
@@ -57,6 +59,8 @@ class RunStore:
         self._lock = lock
         self._turn = threading.Lock()  # one commit, or one block, is written at a time
         self._pending: PendingCommit | None = None
+        self.epoch = 0
+        self.waited = 0.0
         self._commits = Commits(layout, functools.partial(new_writing, layout, lock))
         self._log = open_log(layout.events, lock, *_committed_events(self.manifest))
 
@@ -204,6 +208,7 @@ class RunStore:
         check_keep(keep)
         if self._pending is not None:
             self._pending.wait()
+        snapshots: dict[str, MemorySnapshot] = {}
         self._turn.acquire()
         try:
             self._commits.settle()
@@ -211,12 +216,13 @@ class RunStore:
             data = encode_state(state)
             draft = self._draft(step, samples, status, data, documents.plain(summary))
             new = {name for name, memory in memories.items() if not self._knows(name, memory)}
-            snapshots: dict[str, MemorySnapshot] = {}
             for name, memory in memories.items():
                 if name in new:
                     memory.touch_all()
                 snapshots[name] = memory.snapshot()
         except BaseException:
+            for name, snapshot in snapshots.items():
+                memories[name].restore(snapshot)
             self._turn.release()
             raise
 
@@ -288,7 +294,9 @@ class RunStore:
             StorageError: the system refused; what was committed is whole.
         """
         self._log.require_open()
+        began = time.perf_counter()
         with self._turn:
+            self.waited += time.perf_counter() - began
             self._commits.write_block(name, index, columns, rewritten)
 
     def rewind(self, commit: int) -> None:
@@ -312,6 +320,7 @@ class RunStore:
                 "start it again under another name"
             )
         manifest = read_kept(self._layout, self.manifest, commit)
+        self.epoch += 1  # memories that were opened before have other rows
         self._commits.rewind(manifest)
         self._log.cut(*_committed_events(manifest))
         self._commits.count_bytes(self._log.size)
@@ -346,7 +355,9 @@ class RunStore:
                     event_bytes=self._log.size,
                     event_checksum=f"{self._log.checksum:08x}",
                 )
+                self.epoch += 1
                 self._commits.compact(draft, sync_events=self._log.sync)
+                self._commits.count_bytes(self._log.size)
             after = self.manifest or before
         return Compaction(rows, dead, before.disk_bytes, after.disk_bytes, len(after.kept))
 

@@ -219,8 +219,13 @@ class Journal:
             return False
         self._taken = left
         if not saved:
+            counts = {block.index: block.count for block in snapshot.blocks}
             for index, change in snapshot.changes.items():
-                self._changes[index] = change.and_then(self._changes.get(index))
+                newer = self._changes.get(index)
+                # A store may have taken in all of its rows before it failed; whoever changes them
+                # from now on changes rows that were there before.
+                since = counts[index] if newer is None else newer.since
+                self._changes[index] = change.and_then(newer)._replace(since=since)
         return True
 
     def snapshots(self, index: int) -> Iterator[BlockSnapshot]:

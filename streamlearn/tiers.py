@@ -141,7 +141,8 @@ class Tiers:
         for tier, (limit, key) in self._limits.items():
             least = self._fixed(tier)
             if limit < least:
-                what = f"the last blocks of {len(self._accounts)} layers and "
+                many = len(self._accounts)
+                what = f"the last blocks of {many} {'layer' if many == 1 else 'layers'} and "
                 what = "" if tier is Tier.HOST else what
                 buffers = DEVICE_BUFFERS if tier is Tier.DEVICE and not self._two else HOST_BUFFERS
                 raise ConfigError(
