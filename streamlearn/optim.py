@@ -104,11 +104,12 @@ class FunctionalSGD:
             rates = {"lr_value": group["lr_value"], "lr_weight": group["lr_weight"]}
             for layer in group["layers"]:
                 writes += [(layer, tuples) for tuples in layer.pending(**rates)]
-        for layer, tuples in writes:  # all layers or none
-            layer.memory.check(tuples, self.steps + 1)
+        checked = [  # all layers or none
+            (layer.memory, layer.memory.check(tuples, self.steps + 1)) for layer, tuples in writes
+        ]
         self.steps += 1
-        for layer, tuples in writes:
-            layer.memory.append(tuples, born=self.steps)
+        for memory, rows in checked:
+            memory.append_checked(rows, born=self.steps)
         self.zero_grad()
         self._set_clock()
         return loss

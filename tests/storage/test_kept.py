@@ -310,4 +310,4 @@ def test_rows_are_added_after_going_back_over_a_commit_that_changed_some(tmp_pat
     with RunStore.open(store.path) as store:
         assert_same_bits(load(store.read()), expected)
     assert verify(store.path).damage == ()
-    assert_zarr_shows(store.path, committed_columns(expected), len(expected), len(expected))
+    assert_zarr_shows(tmp_path / "run", committed_columns(expected), len(expected), len(expected))
