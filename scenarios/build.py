@@ -2,9 +2,12 @@
 
 from typing import NamedTuple
 
+from streamlearn.errors import ConfigError
 from streamlearn.evaluation import Prequential
+from streamlearn.kinds import KernelSettings, ParametricSettings
 from streamlearn.learner import Learner
 from streamlearn.loop import Loop
+from streamlearn.settings import LearnerSettings
 from streamlearn.streams import Splits, Stream, open_data
 
 from .schema import Scenario
@@ -39,7 +42,28 @@ def build_loop(scenario: Scenario, splits: Splits) -> Parts:
     stream = Stream(
         splits.train, order=scenario.data.order, seed=scenario.seed, limit=scenario.data.limit
     )
-    learner = Learner(splits.train.classes, scenario.learner_settings())
+    learner = Learner(splits.train.classes, _settled(scenario.learner_settings(), len(stream)))
     learner.encoder.check(splits.train.feature_shape)
     evaluation = Prequential(len(splits.train.classes), scenario.evaluation.window)
     return Parts(Loop(learner, stream, evaluation), splits)
+
+
+def _settled(settings: LearnerSettings, samples: int) -> LearnerSettings:
+    """The settings with what only the stream's length can say, or refuse.
+
+    Raises:
+        ConfigError: more samples than this kind of learner can take.
+    """
+    chosen = settings.learner
+    if isinstance(chosen, KernelSettings) and samples > chosen.limit:
+        raise ConfigError(
+            f"learner=kernel keeps a matrix of all pairs, and the stream has {samples} samples "
+            f"where learner.limit={chosen.limit}; set data.limit={chosen.limit}, or raise "
+            "learner.limit"
+        )
+    if not isinstance(chosen, ParametricSettings) or chosen.schedule == "none":
+        return settings
+    if chosen.schedule_samples is not None:
+        return settings
+    whole = chosen.model_copy(update={"schedule_samples": samples})
+    return settings.model_copy(update={"learner": whole})

@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
-from streamlearn.settings import LearnerSettings, Settings, bare_kind, none_word
+from streamlearn.sections import OptionalInt, Settings, bare_kind
+from streamlearn.settings import LearnerSettings
 
 __all__ = [
     "CheckpointSettings",
@@ -28,9 +29,6 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "npz": frozenset({"path", "holdout", "image_size"}),
 }
 _KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error"})
-
-
-OptionalInt = Annotated[int | None, BeforeValidator(none_word)]
 
 
 class DataSettings(Settings):

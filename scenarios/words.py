@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamlearn.errors import ConfigError
-from streamlearn.settings import explain
+from streamlearn.kinds import COMMON, USED_SECTIONS
+from streamlearn.sections import explain
 
 from .catalogue import DEFAULT, catalogue, read_scenario_file
 from .schema import Scenario
@@ -32,7 +33,7 @@ RESUMABLE = (
 )
 """What may be given again when a run is resumed: nothing that what was learnt depends on."""
 
-_SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner")
+_SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner", "network")
 
 
 def resolve(words: Sequence[str]) -> Scenario:
@@ -46,7 +47,9 @@ def resolve(words: Sequence[str]) -> Scenario:
     chosen = [value for key, value in pairs if key == "scenario"]
     tables = _load(chosen[-1] if chosen else DEFAULT)
     _apply(tables, [pair for pair in pairs if pair[0] != "scenario"])
-    return _anchored(scenario_from(tables))
+    scenario = scenario_from(tables)
+    _refuse_unused(scenario, pairs)
+    return _anchored(scenario)
 
 
 def override(scenario: Mapping[str, Any], words: Sequence[str]) -> Scenario:
@@ -76,9 +79,6 @@ def scenario_from(tables: Mapping[str, Any]) -> Scenario:
     try:
         return Scenario.model_validate(tables)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":
-            raise ConfigError(str(first["ctx"]["error"])) from None
         raise ConfigError(explain(error, Scenario)) from None
 
 
@@ -114,11 +114,31 @@ def _apply(tables: dict[str, Any], pairs: Sequence[tuple[str, str]]) -> None:
         if _is_kind(key):
             section = key.removesuffix(".kind")
             present = tables.get(section)
-            kind = present.get("kind") if isinstance(present, dict) else present
+            default = _default_section(section).get("kind")
+            kind = present.get("kind", default) if isinstance(present, dict) else present or default
             if kind != value:  # another kind starts from its own defaults
-                tables[section] = {"kind": value}
+                tables[section] = {"kind": value, **_kept(section, present)}
             continue
         _set(tables, key, value)
+
+
+def _kept(section: str, present: Any) -> dict[str, Any]:
+    """What a section keeps when its kind changes: a learner what all kinds of it have."""
+    if section != "learner" or not isinstance(present, dict):
+        return {}
+    return {key: value for key, value in present.items() if key in COMMON}
+
+
+def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise ConfigError for a word about a section that this kind of learner does not use."""
+    kind = scenario.learner.kind
+    unused = frozenset[str]().union(*USED_SECTIONS.values()) - USED_SECTIONS[kind]
+    for key, value in pairs:
+        if (section := key.partition(".")[0]) in unused:
+            raise ConfigError(
+                f"{key}={value} means nothing for learner={kind}, which has no {section}; leave it "
+                "out, or choose another learner"
+            )
 
 
 def _is_kind(key: str) -> bool:
