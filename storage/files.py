@@ -204,21 +204,14 @@ def read_into(path: Path, places: Sequence[memoryview | bytearray]) -> None:
         FileNotFoundError: there is no such file.
         ValueError: the file is shorter than that.
     """
-    with translated("read", path, missing=True):
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            offset, waiting = 0, [memoryview(place) for place in places if len(place)]
-            while waiting:
-                count = os.preadv(descriptor, waiting, offset)
+    with translated("read", path, missing=True), path.open("rb", buffering=0) as file:
+        for place in places:
+            view = memoryview(place)
+            while len(view):
+                count = file.readinto(view)
                 if not count:
-                    raise ValueError(f"it ends after {offset} bytes")
-                offset += count
-                while waiting and count >= len(waiting[0]):
-                    count -= len(waiting.pop(0))
-                if count:
-                    waiting[0] = waiting[0][count:]
-        finally:
-            os.close(descriptor)
+                    raise ValueError(f"it ends after {file.tell()} bytes")
+                view = view[count:]
 
 
 def size_of(path: Path) -> int:

@@ -39,8 +39,13 @@ class PendingCommit:
 
     def start(self) -> None:
         """Make it in a thread of its own, which a process that ends waits for."""
-        self._thread = threading.Thread(target=self.run, name="streamlearn-commit")
-        self._thread.start()
+        thread = threading.Thread(target=self.run, name="streamlearn-commit")
+        try:
+            thread.start()
+        except RuntimeError:  # the system has no more threads
+            self.run()
+        else:
+            self._thread = thread
 
     @property
     def done(self) -> bool:

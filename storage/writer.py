@@ -56,7 +56,7 @@ class RunStore:
         self.path = layout.path
         self._layout = layout
         self._lock = lock
-        self._turn = threading.RLock()  # one commit, or one block, is written at a time
+        self._turn = threading.Lock()  # one commit, or one block, is written at a time
         self._pending: PendingCommit | None = None
         self._commits = Commits(layout)
         self._log = EventLog(layout.events, *_committed_events(self.manifest))
@@ -221,7 +221,8 @@ class RunStore:
         check_keep(keep)
         if self._pending is not None:
             self._pending.wait()
-        with self._turn:
+        self._turn.acquire()
+        try:
             self._commits.settle()
             self._check_layers(memories)
             data = encode_state(state)
@@ -232,9 +233,13 @@ class RunStore:
                 if name in new:
                     memory.touch_all()
                 snapshots[name] = memory.snapshot()
+        except BaseException:
+            self._turn.release()
+            raise
 
         def write() -> Commit:
-            with self._turn:
+            # The turn is handed over: no block that is newer than the snapshots gets in between.
+            try:
                 return self._commits.write(
                     draft,
                     data,
@@ -244,15 +249,17 @@ class RunStore:
                     sync_events=self._log.sync,
                     started=started,
                 )
+            finally:
+                self._turn.release()
 
         def end(happened: bool) -> None:
             for name, memory in memories.items():
                 if not happened:
                     memory.restore(snapshots[name])
                     continue
-                memory.saved(snapshots[name])
-                if name in new:
+                if name in new:  # everything of it is here now, wherever it was before
                     memory.store = LayerStore(self, name)
+                memory.saved(snapshots[name])
 
         self._pending = PendingCommit(write, end)
         if wait or new:

@@ -53,7 +53,7 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         "encoder.pool=2",
         "encoder.width=24",
         "layer=softmax",
-        "learner.batch=16",
+        "learner.batch=8",
         "memory.block_rows=1024",
         "checkpoint.every_steps=13",
         "optimizer.momentum=0.3",
@@ -95,7 +95,7 @@ def stop_at_random_moments(run: Path, words: list[str], seed: int) -> int:
     for _ in range(STOPS):
         process = start(command)
         begin = committed_step(run)
-        target = begin + moments.randint(1, 28)
+        target = begin + moments.randint(1, 16)
         while process.poll() is None and committed_step(run) <= target:
             time.sleep(0.002)
         time.sleep(moments.random() * 0.05)

@@ -101,6 +101,14 @@ def test_a_scenario_may_be_a_file(tmp_path: Path) -> None:
         ("layer.kappa=nan", "layer.kappa=nan cannot be used.*finite"),
         ("optimizer.decay=1", "optimizer.decay=1 cannot be used.*less than 1"),
         ("encoder.fit=0", "encoder.fit=0 cannot be used"),
+        (
+            "memory.host_budget=2Gb?",
+            r"memory.host_budget=2Gb\? cannot be used: give bytes, such as",
+        ),
+        (
+            "memory.host_budget=0",
+            "memory.host_budget=0 cannot be used: it should be greater than 0",
+        ),
         ("seed=-1", "seed=-1 cannot be used"),
         ("checkpoint.every_seconds=0", "checkpoint.every_seconds=0 cannot be used"),
         ("data.root=/x", "data.root means nothing for data=digits"),
@@ -129,6 +137,9 @@ def test_resume_takes_only_what_cannot_change_the_result() -> None:
     stored = resolve([]).model_dump(mode="json")
     changed = override(stored, ["checkpoint.every_steps=5"])
     assert changed.checkpoint.every_steps == 5
+    changed = override(stored, ["memory.host_budget=1.5GiB", "memory.device_budget=none"])
+    assert changed.memory.host_budget == 3 << 29
+    assert changed.memory.device_budget is None
     for word in ("layer.kappa=2", "seed=1", "data.limit=10", "layer=softmax"):
         with pytest.raises(ConfigError, match="cannot change when a run is resumed"):
             override(stored, [word])

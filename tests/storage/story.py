@@ -31,7 +31,7 @@ def memory_at(part: int) -> Memory:
     if part < 5:
         return memory
     alive = make_memory()
-    for index in range(len(memory.blocks)):
+    for index in range(memory.block_count):
         columns = memory.host_columns(index)
         kept = columns["born"] != -2
         alive.load_columns({name: column[kept] for name, column in columns.items()})

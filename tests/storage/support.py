@@ -80,8 +80,8 @@ def load(reader: RunReader, dtype: torch.dtype = torch.float32, name: str = LAYE
 def assert_same_bits(found: Memory, expected: Memory) -> None:
     assert (len(found), found.live) == (len(expected), expected.live)
     assert found.max_key_square == expected.max_key_square
-    assert len(found.blocks) == len(expected.blocks)
-    for index in range(len(expected.blocks)):
+    assert found.block_count == expected.block_count
+    for index in range(expected.block_count):
         one, other = found.host_columns(index), expected.host_columns(index)
         assert list(one) == list(other)
         for name, column in other.items():
@@ -92,7 +92,7 @@ def assert_same_bits(found: Memory, expected: Memory) -> None:
 
 
 def committed_columns(memory: Memory) -> dict[str, np.ndarray[Any, Any]]:
-    blocks = [memory.host_columns(index) for index in range(len(memory.blocks))]
+    blocks = [memory.host_columns(index) for index in range(memory.block_count)]
     return {name: np.concatenate([block[name] for block in blocks]) for name in blocks[0]}
 
 
