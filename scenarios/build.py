@@ -1,5 +1,6 @@
 """From a scenario to the objects of a run."""
 
+import math
 from typing import NamedTuple
 
 from streamlearn.errors import ConfigError
@@ -7,8 +8,9 @@ from streamlearn.evaluation import Prequential
 from streamlearn.kinds import KernelSettings, ParametricSettings
 from streamlearn.learner import Learner
 from streamlearn.loop import Loop
-from streamlearn.settings import LearnerSettings
+from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
 from streamlearn.streams import Splits, Stream, open_data
+from streamlearn.vit import patches_of
 
 from .schema import Scenario
 
@@ -42,7 +44,9 @@ def build_loop(scenario: Scenario, splits: Splits) -> Parts:
     stream = Stream(
         splits.train, order=scenario.data.order, seed=scenario.seed, limit=scenario.data.limit
     )
-    learner = Learner(splits.train.classes, _settled(scenario.learner_settings(), len(stream)))
+    settings = _settled(scenario.learner_settings(), len(stream))
+    _check_images(settings, splits.train.feature_shape)
+    learner = Learner(splits.train.classes, settings)
     learner.encoder.check(splits.train.feature_shape)
     evaluation = Prequential(len(splits.train.classes), scenario.evaluation.window)
     return Parts(Loop(learner, stream, evaluation), splits)
@@ -67,3 +71,17 @@ def _settled(settings: LearnerSettings, samples: int) -> LearnerSettings:
         return settings
     whole = chosen.model_copy(update={"schedule_samples": samples})
     return settings.model_copy(update={"learner": whole})
+
+
+def _check_images(settings: LearnerSettings, shape: tuple[int, ...]) -> None:
+    """Refuse samples that the network cannot take before any is read.
+
+    Raises:
+        ConfigError: a vision transformer without pixels.
+    """
+    network, encoder = settings.network, settings.encoder
+    if settings.learner.kind == "parametric" and isinstance(network, ViTSettings):
+        plain = isinstance(encoder, StandardiseSettings) and encoder.constant == 0
+        patches_of(
+            shape, math.prod(shape) if plain else getattr(encoder, "width", 0), network.patch
+        )

@@ -66,6 +66,9 @@ class EvaluationSettings(Settings):
 
     window: int = Field(1000, ge=1, le=10_000_000, description="samples of the windowed accuracy")
     test: bool = Field(True, description="score the held-out test set at the end")
+    linearise: bool = Field(
+        False, description="with 1 + x for e^x in growing layers, after learning with e^x"
+    )
 
 
 class CheckpointSettings(Settings):
@@ -92,6 +95,15 @@ class Scenario(LearnerSettings):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     run: RunSettings = RunSettings()
+
+    @model_validator(mode="after")
+    def _can_be_linearised(self) -> Self:
+        if self.evaluation.linearise and not self.any_grows():
+            raise ValueError(
+                f"evaluation.linearise=true means nothing for learner={self.learner.kind} without "
+                "growing layers; leave it out"
+            )
+        return self
 
     def learner_settings(self) -> LearnerSettings:
         """The part that a learner is built from."""

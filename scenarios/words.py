@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamlearn.errors import ConfigError
-from streamlearn.kinds import COMMON, USED_SECTIONS
+from streamlearn.kinds import COMMON, NETWORK_KINDS, NETWORK_SECTIONS
 from streamlearn.sections import explain
 
 from .catalogue import DEFAULT, catalogue, read_scenario_file
@@ -26,6 +26,7 @@ RESUMABLE = (
     "data.path",
     "data.root",
     "encoder.weights",
+    "evaluation.linearise",
     "evaluation.test",
     "learner.device",
     "memory.device_budget",
@@ -132,12 +133,13 @@ def _kept(section: str, present: Any) -> dict[str, Any]:
 def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
     """Raise ConfigError for a word about a section that this kind of learner does not use."""
     kind = scenario.learner.kind
-    unused = frozenset[str]().union(*USED_SECTIONS.values()) - USED_SECTIONS[kind]
+    if kind in NETWORK_KINDS:
+        return
     for key, value in pairs:
-        if (section := key.partition(".")[0]) in unused:
+        if key.partition(".")[0] in NETWORK_SECTIONS:
             raise ConfigError(
-                f"{key}={value} means nothing for learner={kind}, which has no {section}; leave it "
-                "out, or choose another learner"
+                f"{key}={value} means nothing for learner={kind}, which is no network; leave it "
+                "out, or choose learner=growing or parametric"
             )
 
 

@@ -18,7 +18,15 @@ from streamlearn.kinds import (
     ParametricSettings,
     RidgeSettings,
 )
-from streamlearn.layers import DualLinear, GaugeSoftmax, GrowingLayer, RBFLayer, WeightedSoftmax
+from streamlearn.layers import (
+    DecoupledSoftmax,
+    DualLinear,
+    GaugeSoftmax,
+    GrowingLayer,
+    RBFLayer,
+    UnweightedSoftmax,
+    WeightedSoftmax,
+)
 from streamlearn.losses import LOSSES
 from streamlearn.memory import Memory, accumulation_dtype
 from streamlearn.models import (
@@ -36,6 +44,7 @@ from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
 from streamlearn.optimizers import build_optimizer
 from streamlearn.settings import (
+    DecoupledSettings,
     GaugeSettings,
     LearnerSettings,
     LinearSettings,
@@ -43,9 +52,13 @@ from streamlearn.settings import (
     PatchSettings,
     PCASettings,
     RBFSettings,
+    SoftmaxSettings,
     StandardiseSettings,
+    UnweightedSettings,
+    ViTSettings,
 )
 from streamlearn.tiers import Tiers
+from streamlearn.vit import Attention, VisionTransformer, VisionTransformerBlock, patches_of
 
 __all__ = ["build_encoder", "build_growth", "build_model", "build_network", "build_tiers"]
 
@@ -97,11 +110,21 @@ def build_network(
     classes: int,
     hardware: Hardware,
     tiers: Tiers | None = None,
-) -> ResNetMLP:
-    """A ResNet-MLP over codes of this width; seeded starting rows and parameters.
+    shape: tuple[int, ...] | None = None,
+) -> ResNetMLP | VisionTransformer:
+    """The network over codes of this width; seeded starting rows and parameters.
+
+    Args:
+        settings: of the whole learner.
+        width: of codes.
+        classes: their number.
+        hardware: where it lives.
+        tiers: the budgets of its memories; those of the settings if None.
+        shape: of a sample, which a vision transformer wants to know.
 
     Raises:
-        ConfigError: a budget does not leave room for what must be in memory.
+        ConfigError: a budget does not leave room for what must be in memory, or samples that are
+            not what the network takes.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     tiers = build_tiers(settings, hardware) if tiers is None else tiers
@@ -109,12 +132,16 @@ def build_network(
     network = settings.network
     wide = accumulation_dtype(hardware.dtype)
     hidden_grows, output_grows = settings.grows()
+    inner = network.width
+    if isinstance(network, ViTSettings):
+        patches_of(shape or (), width, network.patch)
+        width, inner = network.width, network.inner
     hidden: list[nn.Module] = [
         make(width, width)
         if grows
         else DenseBlock(
             width,
-            network.width,
+            inner,
             activation=network.activation,
             generator=generator,
             dtype=wide,
@@ -126,9 +153,18 @@ def build_network(
         if output_grows
         else linear(width, classes, generator, zero=True, dtype=wide)
     )
-    result = ResNetMLP(hidden, output).to(hardware.device)
+    result: ResNetMLP | VisionTransformer
+    if isinstance(network, ViTSettings) and shape is not None:
+        seeded: dict[str, Any] = {"generator": generator, "dtype": wide}
+        blocks = [
+            VisionTransformerBlock(Attention(width, network.heads, **seeded), ffn) for ffn in hidden
+        ]
+        image = (shape[0], shape[1], shape[2])
+        result = VisionTransformer(image, network.patch, width, blocks, output, **seeded)
+    else:
+        result = ResNetMLP(hidden, output)
     tiers.check()
-    return result
+    return result.to(hardware.device)
 
 
 def _layer_maker(
@@ -167,12 +203,18 @@ def _layer_maker(
         }
         if isinstance(layer, GaugeSettings):
             return GaugeSoftmax(inputs, outputs, alpha=layer.alpha, **start)
+        if isinstance(layer, UnweightedSettings):
+            return UnweightedSoftmax(inputs, outputs, **start)
+        if isinstance(layer, DecoupledSettings):
+            return DecoupledSoftmax(inputs, outputs, bound=layer.bound, **start)
         return WeightedSoftmax(inputs, outputs, bound=layer.bound, **start)
 
     return make
 
 
-def build_growth(settings: LearnerSettings, network: ResNetMLP) -> FunctionalSGD | None:
+def build_growth(
+    settings: LearnerSettings, network: ResNetMLP | VisionTransformer
+) -> FunctionalSGD | None:
     """Functional SGD with one group for growing hidden layers, if any, and one for the output."""
     layer = settings.layer
     if isinstance(layer, ParametricSoftmaxSettings):
@@ -181,7 +223,7 @@ def build_growth(settings: LearnerSettings, network: ResNetMLP) -> FunctionalSGD
         {"layers": _growing(network.hidden), "lr_value": layer.lr_value_hidden},
         {"layers": _growing([network.output]), "lr_value": layer.lr_value},
     ]
-    if not isinstance(layer, (RBFSettings, LinearSettings)):
+    if isinstance(layer, (SoftmaxSettings, GaugeSettings)):
         groups[0]["lr_weight"] = layer.lr_weight_hidden
         groups[1]["lr_weight"] = layer.lr_weight
     groups = [group for group in groups if group["layers"]]
@@ -203,6 +245,7 @@ def build_model(
     classes: int,
     hardware: Hardware,
     tiers: Tiers,
+    shape: tuple[int, ...] | None = None,
 ) -> Model:
     """The model that `learner` names, over codes of this width, nothing learnt yet.
 
@@ -212,7 +255,7 @@ def build_model(
     chosen = settings.learner
     loss = LOSSES[chosen.loss]
     if isinstance(chosen, (GrowingSettings, ParametricSettings)):
-        network = build_network(settings, width, classes, hardware, tiers)
+        network = build_network(settings, width, classes, hardware, tiers, shape)
         growth = build_growth(settings, network)
         if isinstance(chosen, GrowingSettings):
             return NetworkModel(network, loss, growth=growth)

@@ -10,7 +10,8 @@ from streamlearn.sections import OptionalFloat, OptionalInt, Settings
 
 __all__ = [
     "COMMON",
-    "USED_SECTIONS",
+    "NETWORK_KINDS",
+    "NETWORK_SECTIONS",
     "DiscriminantSettings",
     "FeaturesSettings",
     "GrowingSettings",
@@ -219,13 +220,8 @@ KindSettings = Annotated[
 COMMON = frozenset(TrainingSettings.model_fields)
 """Settings of every kind; another kind chosen by a word keeps them."""
 
-USED_SECTIONS: dict[str, frozenset[str]] = {
-    "growing": frozenset({"network", "layer", "optimizer", "memory"}),
-    "parametric": frozenset({"network", "layer", "optimizer", "memory"}),
-    "knn": frozenset({"memory"}),
-    "kernel": frozenset({"memory"}),
-    "ridge": frozenset(),
-    "discriminant": frozenset(),
-    "features": frozenset(),
-}
-"""Which of the sections that describe models each kind uses; it takes no notice of the others."""
+NETWORK_KINDS = frozenset({"growing", "parametric"})
+"""Kinds that are networks; others take no notice of the sections in `NETWORK_SECTIONS`."""
+
+NETWORK_SECTIONS = frozenset({"network", "layer", "optimizer"})
+"""Sections that describe networks and how their growing layers learn."""

@@ -1,5 +1,6 @@
 """The learner: encoder, cold start and model behind predict, learn, save and load."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -25,7 +26,7 @@ from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import DeviceName, resolve_hardware
 from streamlearn.losses import LOSSES
 from streamlearn.memory import Memory
-from streamlearn.models import Model, Scores
+from streamlearn.models import Model, NetworkModel, Scores
 from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree, flatten, unflatten
 
@@ -120,6 +121,19 @@ class Learner:
             codes = self.encode(features[start : start + _PREDICT_ROWS])
             parts.append(self.model.predict_proba(codes))
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+
+    def linearised(self) -> contextlib.ExitStack:
+        """Answer with 1 + x for e^x in every growing layer until what is returned is closed.
+
+        Raises:
+            ConfigError: there is no growing layer.
+        """
+        if not isinstance(self.model, NetworkModel):
+            raise ConfigError(
+                f"learner={self.settings.learner.kind} has no growing layer to linearise; leave "
+                "evaluation.linearise out"
+            )
+        return self.model.linearised()
 
     def predict(self, features: Tensor) -> Tensor:
         """The most probable class of each sample, (B,) int64 indices into `classes`."""
@@ -230,7 +244,10 @@ class Learner:
 
     def _build(self, width: int) -> Model:
         self.tiers = build_tiers(self.settings, self.hardware)
-        return build_model(self.settings, width, len(self.classes), self.hardware, self.tiers)
+        classes = len(self.classes)
+        return build_model(
+            self.settings, width, classes, self.hardware, self.tiers, self.input_shape
+        )
 
     def _learn(self, model: Model, codes: Tensor, targets: Tensor) -> Scores:
         scores = model.learn(codes, targets)

@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_va
 from pydantic_core import PydanticCustomError
 
 from streamlearn.errors import ConfigError
-from streamlearn.kinds import GrowingSettings, KindSettings
+from streamlearn.kinds import NETWORK_KINDS, GrowingSettings, KindSettings
 from streamlearn.sections import (
     OptionalFloat,
     Settings,
@@ -24,6 +24,7 @@ from streamlearn.sections import (
 )
 
 __all__ = [
+    "DecoupledSettings",
     "EncoderSettings",
     "GaugeSettings",
     "LayerSettings",
@@ -40,6 +41,8 @@ __all__ = [
     "SoftmaxSettings",
     "StandardiseSettings",
     "TorchvisionSettings",
+    "UnweightedSettings",
+    "ViTSettings",
     "settings_of",
 ]
 
@@ -185,6 +188,20 @@ class LinearSettings(_Rates):
     lr_value_hidden: float = Field(0.00003, ge=0, description="the same for hidden layers")
 
 
+class DecoupledSettings(SoftmaxSettings):
+    """Weighted softmax whose writes are divided by the old normaliser."""
+
+    kind: Literal["decoupled"] = "decoupled"  # type: ignore[assignment]
+
+
+class UnweightedSettings(_Start):
+    """The ordinary softmax, grown all the same: a negative control."""
+
+    kind: Literal["unweighted"] = "unweighted"
+    lr_value: float = Field(10.0, ge=0, description="rate η_v of the output layer")
+    lr_value_hidden: float = Field(1.0, ge=0, description="the same for hidden layers")
+
+
 class ParametricSoftmaxSettings(Settings):
     """A softmax layer of fixed width, whose keys, values and weights are trained parameters."""
 
@@ -198,7 +215,13 @@ class ParametricSoftmaxSettings(Settings):
 
 
 LayerSettings = Annotated[
-    SoftmaxSettings | GaugeSettings | RBFSettings | LinearSettings | ParametricSoftmaxSettings,
+    SoftmaxSettings
+    | GaugeSettings
+    | RBFSettings
+    | LinearSettings
+    | DecoupledSettings
+    | UnweightedSettings
+    | ParametricSoftmaxSettings,
     Field(discriminator="kind"),
 ]
 
@@ -227,7 +250,24 @@ class MLPSettings(Settings):
     activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
 
 
-NetworkSettings = MLPSettings
+class ViTSettings(Settings):
+    """A vision transformer over the pixels: `encoder=standardise encoder.constant=0`."""
+
+    kind: Literal["vit"] = "vit"
+    hidden: int = Field(4, ge=0, le=64, description="blocks of attention and feed-forward layer")
+    layers: Layers = None
+    growing: int = Field(1, ge=0, description="feed-forward layers that grow, where mixed")
+    output: Literal["growing", "dense"] | None = Field(
+        "dense", description="the output layer; none: as layers say"
+    )
+    patch: int = Field(8, ge=1, description="side of a patch, pixels")
+    width: int = Field(128, ge=1, description="of a token")
+    heads: int = Field(4, ge=1, description="of attention")
+    inner: int = Field(512, ge=1, description="of the inner layer of a dense feed-forward one")
+    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+
+
+NetworkSettings = Annotated[MLPSettings | ViTSettings, Field(discriminator="kind")]
 
 
 class OptimizerSettings(Settings):
@@ -265,7 +305,7 @@ class LearnerSettings(Settings):
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
         kind = self.learner.kind
-        if kind not in ("growing", "parametric"):
+        if kind not in NETWORK_KINDS:
             return self
         by_gradient = self.layer.kind == "parametric-softmax"
         if kind == "growing" and by_gradient:
@@ -273,18 +313,31 @@ class LearnerSettings(Settings):
                 f"layer={self.layer.kind} is trained by gradients and does not grow; "
                 "set learner=parametric"
             )
+        if kind == "growing" and self.network.kind == "vit":
+            raise ValueError(
+                "network=vit has attention, which is trained by gradients; set learner=parametric, "
+                "and network.layers=growing for feed-forward layers that grow"
+            )
         hidden, output = self.grows()
         if kind == "growing" and not (output and all(hidden)):
             raise ValueError(
                 f"network.layers={self.network.layers} is not made of growing layers alone; "
                 "set learner=parametric, which trains the others"
             )
-        if kind == "parametric" and not by_gradient and output and all(hidden):
+        grown = self.network.kind == "mlp" and output and all(hidden)
+        if kind == "parametric" and not by_gradient and grown:
             raise ValueError(
                 f"learner=parametric has nothing to train where all layers are {self.layer.kind} "
                 "layers, which grow; set learner=growing, or network.layers=dense or mixed"
             )
         return self
+
+    def any_grows(self) -> bool:
+        """Whether any layer grows."""
+        if self.learner.kind not in NETWORK_KINDS or self.layer.kind == "parametric-softmax":
+            return False
+        hidden, output = self.grows()
+        return output or any(hidden)
 
     def grows(self) -> tuple[list[bool], bool]:
         """Which hidden layers, and whether the output layer, are as the section `layer` says."""

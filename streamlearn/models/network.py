@@ -1,11 +1,12 @@
 """A network trained by gradients: growing layers by `FunctionalSGD`, parameters by an optimizer."""
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 
-from streamlearn.errors import FormatError, NotFiniteError
+from streamlearn.errors import ConfigError, FormatError, NotFiniteError
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import Loss
 from streamlearn.memory import Memory
@@ -109,6 +110,23 @@ class NetworkModel:
         factor = self.schedule.factor(self.samples)
         for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
+
+    def linearised(self) -> contextlib.ExitStack:
+        """Answer with every growing layer linearised until what is returned is closed.
+
+        Raises:
+            ConfigError: no layer grows.
+        """
+        stack = contextlib.ExitStack()
+        growing = [m for m in self.network.modules() if isinstance(m, GrowingLayer)]
+        if not growing:
+            raise ConfigError(
+                "no layer of this network grows, so there is nothing to linearise; leave "
+                "evaluation.linearise out"
+            )
+        for layer in growing:
+            stack.enter_context(layer.linearised())
+        return stack
 
     def memories(self) -> dict[str, Memory]:
         """Each growing layer's memory by the layer's name."""
