@@ -1,9 +1,8 @@
 """`compact`: a run without its dead tuples."""
 
 import dataclasses
-from pathlib import Path
 
-from streamlearn.storage import RunStore
+from streamlearn.storage import RunPath, RunStore
 
 from .format import clean, count, size
 from .json_lines import to_json
@@ -12,7 +11,7 @@ from .output import Output
 __all__ = ["compact"]
 
 
-def compact(path: Path, output: Output, json: bool) -> None:
+def compact(path: RunPath, output: Output, json: bool) -> None:
     """Leave the dead tuples out, and say what that gave."""
     with RunStore.open(path) as store:
         found = store.compact()

@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from streamlearn.storage import RunPath
 from streamlearn.storage.export import export_run
 
 from .format import clean, count, size
@@ -12,7 +13,7 @@ from .output import Output
 __all__ = ["export"]
 
 
-def export(path: Path, to: Path, output: Output, json: bool) -> None:
+def export(path: RunPath, to: Path, output: Output, json: bool) -> None:
     """Write it, and say what was written."""
     made = export_run(path, to)
     if json:

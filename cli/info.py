@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-from streamlearn.storage import RunReader
+from streamlearn.storage import RunPath, RunReader
 
 from .format import clean
 from .inspect import describe_run
@@ -15,7 +14,7 @@ from .output import Output
 __all__ = ["info"]
 
 
-def info(path: Path, output: Output, json: bool) -> None:
+def info(path: RunPath, output: Output, json: bool) -> None:
     """Print the facts, as one JSON object or as `key=value` lines."""
     reader = RunReader(path)
     header = reader.header

@@ -1,10 +1,9 @@
 """`inspect`: what a run directory holds, read without touching it."""
 
 import time
-from pathlib import Path
 from typing import Any
 
-from streamlearn.storage import LayerEntry, RunReader, resume_command
+from streamlearn.storage import LayerEntry, RunPath, RunReader, resume_command
 
 from .format import clean, count, duration, number, percent, size, span
 from .json_lines import to_json
@@ -14,7 +13,7 @@ from .status import run_status
 __all__ = ["describe_run", "inspect"]
 
 
-def inspect(path: Path, output: Output, json: bool) -> None:
+def inspect(path: RunPath, output: Output, json: bool) -> None:
     """Print what a run holds, as lines or as one JSON object."""
     facts = describe_run(RunReader(path), time.time())
     if json:

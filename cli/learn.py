@@ -4,12 +4,11 @@ import contextlib
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Protocol
 
 from streamlearn.events import Event, Finished, Stopped
-from streamlearn.storage import resume_command
+from streamlearn.storage import RunPath, resume_command
 
 from .describe import summary
 from .json_lines import JsonLines
@@ -33,7 +32,7 @@ class Learning(Protocol):
     """What is needed of a session; see `streamlearn.scenarios.session.Session`."""
 
     @property
-    def path(self) -> Path:
+    def path(self) -> RunPath:
         """The run directory."""
         ...
 
@@ -160,13 +159,13 @@ def _scribble(text: str) -> None:
         sys.stdout.flush()
 
 
-def _lines(path: Path, options: Options) -> Display:
+def _lines(path: RunPath, options: Options) -> Display:
     if options.json:
         return JsonLines(_stdout(), options.quiet)
     return PlainLines(_stderr(), _stdout(), str(path), options.quiet)
 
 
-def _dashboard(path: Path) -> Display:
+def _dashboard(path: RunPath) -> Display:
     from rich.console import Console
 
     from streamlearn.storage import RunReader

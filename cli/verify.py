@@ -2,9 +2,9 @@
 
 import dataclasses
 import shlex
-from pathlib import Path
 from typing import Any
 
+from streamlearn.storage import RunPath
 from streamlearn.storage.repair import repair
 from streamlearn.storage.verify import Verification, verify
 
@@ -18,7 +18,7 @@ DAMAGED = 1
 """The exit code for a run that is damaged."""
 
 
-def verify_run(path: Path, output: Output, *, json: bool, mend: bool) -> int:
+def verify_run(path: RunPath, output: Output, *, json: bool, mend: bool) -> int:
     """Print what is damaged, one line a file, and what was put right; gives the exit code."""
     done: tuple[str, ...] = ()
     if mend:

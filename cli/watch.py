@@ -2,11 +2,10 @@
 
 import sys
 import time
-from pathlib import Path
 from typing import Any
 
 from streamlearn.events import Event, Started
-from streamlearn.storage import RunReader, resume_command
+from streamlearn.storage import RunPath, RunReader, resume_command
 
 from .describe import summary
 from .format import clean
@@ -31,7 +30,7 @@ class Follower:
     model: starts over when the log does. status: what the run was doing at the last look.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: RunPath) -> None:
         self.reader = RunReader(path)
         self.model = self._blank()
         self.status: RunStatus = run_status(self.reader)
@@ -80,7 +79,7 @@ def _begins(records: list[dict[str, Any]]) -> bool:
     return bool(records) and records[0].get("event") == "started" and not records[0].get("step")
 
 
-def watch(path: Path, options: Options) -> int:
+def watch(path: RunPath, options: Options) -> int:
     """Show a run until it ends, or once if it has; gives the exit code."""
     follower = Follower(path)
     output = Output(sys.stdout)

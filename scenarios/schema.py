@@ -3,10 +3,11 @@
 from pathlib import Path
 from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
 from streamlearn.sections import OptionalInt, Settings, bare_kind
 from streamlearn.settings import LearnerSettings
+from streamlearn.storage.objects import ObjectPath, RunPath, resolve
 
 __all__ = [
     "CheckpointSettings",
@@ -79,10 +80,19 @@ class CheckpointSettings(Settings):
     keep: int = Field(1, ge=1, le=10_000, description="newest commits that can be gone back to")
 
 
+def _place(value: object) -> RunPath:
+    """The folder that a setting names, or a place in an object store."""
+    if not isinstance(value, (str, Path, ObjectPath)):
+        raise ValueError(f"run.dir={value} cannot be used: it is no path")
+    return resolve(value)
+
+
 class RunSettings(Settings):
     """Where the run is kept."""
 
-    dir: Path = Field(Path("runs"), description="folder of runs, made if missing")
+    dir: Annotated[RunPath, PlainValidator(_place), PlainSerializer(str)] = Field(
+        Path("runs"), description="folder of runs, made if missing, or s3://BUCKET/FOLDER"
+    )
     name: str | None = Field(None, description="of the run's folder; made of scenario and time")
 
 

@@ -2,7 +2,6 @@
 
 import dataclasses
 import resource
-import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
@@ -37,6 +36,7 @@ from streamlearn.hardware import resolve_hardware
 from streamlearn.loop import held_out
 from streamlearn.storage import (
     PendingCommit,
+    RunPath,
     RunReader,
     RunStore,
     Status,
@@ -91,9 +91,12 @@ class Session:
             StreamlearnError: data, name or settings cannot be used; no directory is left behind.
         """
         name = scenario.run.name
-        runs = expanded(scenario.run.dir)
+        place = scenario.run.dir
+        runs = expanded(place) if isinstance(place, Path) else place
         if name is not None:
             check_name(name, "run.name")
+        # A place that cannot be used is refused before the data is read.
+        free = name or _free_name(runs, scenario.name)
         if name and (runs / name).exists():
             raise RunExistsError(
                 f"a run called {name!r} is already in {str(runs)!r}; choose another run.name, or "
@@ -108,24 +111,21 @@ class Session:
         )
         scenario = scenario.model_copy(update={"learner": concrete})
         parts = build_loop(scenario, open_splits(scenario))
-        if name is None:
-            name = _free_name(runs, scenario.name)
         store = RunStore.create(
-            runs, name, scenario=scenario.model_dump(mode="json"), scenario_name=scenario.name
+            runs, free, scenario=scenario.model_dump(mode="json"), scenario_name=scenario.name
         )
         session = cls(scenario, store, parts)
         try:
             session._logged(session._started())
             session._commit("running")
         except BaseException:
-            store.close()
-            shutil.rmtree(store.path, ignore_errors=True)  # it holds nothing yet
+            store.discard()  # it holds nothing yet
             raise
         session._is_new = True
         return session
 
     @classmethod
-    def resume(cls, path: Path, words: Sequence[str] = (), *, at: int | None = None) -> Self:
+    def resume(cls, path: RunPath, words: Sequence[str] = (), *, at: int | None = None) -> Self:
         """Go on with a run from its last commit, to the bit.
 
         Args:
@@ -414,7 +414,7 @@ class Session:
         self.close()
 
 
-def evaluate(path: Path, words: Sequence[str] = ()) -> Iterator[Testing | Tested]:
+def evaluate(path: RunPath, words: Sequence[str] = ()) -> Iterator[Testing | Tested]:
     """Score the held-out test set with the last commit of a run; nothing is written.
 
     Raises:
@@ -439,7 +439,7 @@ def evaluate(path: Path, words: Sequence[str] = ()) -> Iterator[Testing | Tested
     yield from held_out(loop.learner, splits.test, linearise=scenario.evaluation.linearise)
 
 
-def _free_name(runs: Path, scenario: str) -> str:
+def _free_name(runs: RunPath, scenario: str) -> str:
     """Scenario and time, with a number where that is taken."""
     stem = f"{scenario}-{time.strftime('%Y%m%d-%H%M%S')}"
     name, number = stem, 2

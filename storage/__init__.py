@@ -4,6 +4,7 @@ from .documents import FORMAT_VERSION
 from .layout import RunHeader, check_name, find_run, list_runs, resume_command
 from .lock import Writer
 from .manifest import ColumnEntry, Commit, Compaction, KeptCommit, LayerEntry, Manifest, Status
+from .objects import ObjectPath, RunPath
 from .pending import PendingCommit
 from .reader import RunReader
 from .writer import RunStore
@@ -16,8 +17,10 @@ __all__ = [
     "KeptCommit",
     "LayerEntry",
     "Manifest",
+    "ObjectPath",
     "PendingCommit",
     "RunHeader",
+    "RunPath",
     "RunReader",
     "RunStore",
     "Status",

@@ -6,7 +6,6 @@ the same file, once the commit that names it has happened.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import FormatError
@@ -17,16 +16,16 @@ from .metadata import METADATA_NAME, read_metadata, seal_metadata
 
 if TYPE_CHECKING:  # torch, numpy and zarr take a second that no reader of manifests needs
     from collections.abc import Iterator
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from .codec import ArrayMetadata
     from .layout import Layout
     from .manifest import LayerEntry, ShardVersion
+    from .objects import RunPath
     from .writing import Writing
 
-__all__ = ["StoredColumn", "new_array", "same_file"]
+__all__ = ["StoredColumn", "new_array"]
 
 
 def new_array(entry: LayerEntry, name: str) -> ArrayMetadata:
@@ -66,15 +65,15 @@ class StoredColumn:
         rows: int = self._metadata["shape"][0]
         return rows
 
-    def shown_path(self, shard: int) -> Path:
+    def shown_path(self, shard: int) -> RunPath:
         """Where zarr looks for a shard."""
         return self.path / self.codec.name(shard)
 
-    def version_path(self, shard: int, version: int) -> Path:
+    def version_path(self, shard: int, version: int) -> RunPath:
         """Where a version of a shard lies that zarr does not see, or not only zarr."""
         return self._versions / f"{shard}.{version}"
 
-    def paths(self, shard: int, version: int) -> tuple[Path, ...]:
+    def paths(self, shard: int, version: int) -> tuple[RunPath, ...]:
         """Where a version of a shard may lie.
 
         The first version is what zarr sees, until there is another.
@@ -103,12 +102,12 @@ class StoredColumn:
             problem = f"{str(path)!r} is damaged (its rows are not those that were committed)"
         raise FormatError(f"{problem}; put back a copy of this file")
 
-    def find(self, shard: int, version: int) -> Path:
+    def find(self, shard: int, version: int) -> RunPath:
         """Where a version of a shard lies for certain."""
         shown, aside = self.shown_path(shard), self.version_path(shard, version)
-        return aside if version or aside.exists() else shown
+        return aside if version or aside.is_file() else shown
 
-    def decode(self, path: Path, count: int) -> NDArray[Any]:
+    def decode(self, path: RunPath, count: int) -> NDArray[Any]:
         """The first rows in the file of a shard, all checksums in which are looked at.
 
         Raises:
@@ -139,7 +138,7 @@ class StoredColumn:
     def show(self, shard: int, version: int, writing: Writing) -> None:
         """Let every reader of zarr see a version of a shard."""
         shown, aside = self.shown_path(shard), self.version_path(shard, version)
-        if not aside.exists() or same_file(shown, aside):
+        if not writing.has(aside) or writing.same(shown, aside):
             return  # the first version that nothing has replaced, or done already
         writing.make_directory(shown.parent)
         writing.copy(aside, shown)
@@ -147,29 +146,27 @@ class StoredColumn:
     def keep_first(self, shard: int, writing: Writing) -> None:
         """Give the first version of a shard a second name, for another is about to be shown."""
         shown, aside = self.shown_path(shard), self.version_path(shard, 0)
-        if shown.exists() and not aside.exists():
+        if writing.has(shown) and not writing.has(aside):
             writing.make_directory(aside.parent)
             writing.copy(shown, aside)
 
-    def strays(self, shards: int) -> Iterator[Path]:
+    def strays(self, shards: int) -> Iterator[RunPath]:
         """What zarr could see of shards past these many."""
         with files.translated("read", self.path):
-            for path in sorted((self.path / "c").iterdir()):
+            paths: list[RunPath] = sorted((self.path / "c").iterdir())
+            for path in paths:
                 if path.name.isdecimal() and int(path.name) >= shards:
                     yield path
 
-    def aside(self) -> Iterator[tuple[int, int, Path]]:
+    def aside(self) -> Iterator[tuple[int, int, RunPath]]:
         """The shards and versions that lie aside."""
         with files.translated("read", self._versions):
-            for path in sorted(self._versions.iterdir()) if self._versions.is_dir() else ():
+            there = self._versions.is_dir()
+            paths: list[RunPath] = sorted(self._versions.iterdir()) if there else []
+            for path in paths:
                 shard, _, version = path.name.partition(".")
                 if shard.isdecimal() and version.isdecimal():
                     yield int(shard), int(version), path
 
     def _with_rows(self, rows: int) -> ArrayMetadata:
         return {**self._metadata, "shape": [rows, *self._metadata["shape"][1:]]}
-
-
-def same_file(one: Path, other: Path) -> bool:
-    """Whether two names are there and mean the same file."""
-    return one.exists() and other.exists() and os.path.samefile(one, other)

@@ -23,11 +23,9 @@ from .kept import keep_commit, named_files, read_kept
 from .layers import StoredLayer, describe
 from .manifest import Commit, Manifest
 from .reader import read_manifest
-from .writing import Writing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -36,6 +34,8 @@ if TYPE_CHECKING:
     from .layers import Placed
     from .layout import Layout
     from .manifest import KeptCommit, LayerEntry
+    from .objects import RunPath
+    from .writing import Writing
 
 __all__ = ["Commits"]
 
@@ -47,20 +47,23 @@ class Commits:
 
     Args:
         layout: of the run, which this process has locked.
+        new_writing: makes what its files go through.
 
     Attributes:
         manifest: the newest commit, None if there is none yet.
         settled: whether all that is known here is known to be what the disk says.
     """
 
-    def __init__(self, layout: Layout) -> None:
+    def __init__(self, layout: Layout, new_writing: Callable[[], Writing]) -> None:
         self.manifest: Manifest | None = None
         self.settled = False
         self._layout = layout
+        self._new_writing = new_writing
         self._layers: dict[str, StoredLayer] = {}
         # Names given to blocks ahead of their commit, to be made durable with it.
-        self._early = Writing(layout.scratch)
+        self._early = new_writing()
         self._other_bytes = 0  # of all files but the manifest and the event log
+        self._compacting = False  # the layers here may be those of a commit that failed
         self.open()
 
     def open(self) -> None:
@@ -71,7 +74,8 @@ class Commits:
             StorageError: the system refused.
         """
         self._layers = {}
-        self._early = Writing(self._layout.scratch)
+        self._compacting = False
+        self._early = self._new_writing()
         self._restore(fresh=True)
 
     def settle(self) -> None:
@@ -83,7 +87,9 @@ class Commits:
             FormatError: a file is damaged; names it.
             StorageError: the system refused.
         """
-        if not self.settled:
+        if self._compacting:
+            self.open()
+        elif not self.settled:
             self._restore(fresh=False)
 
     def write(
@@ -113,7 +119,7 @@ class Commits:
             StorageError: the system refused; the last commit is whole.
         """
         self.settled = False
-        writing, self._early = self._early, Writing(self._layout.scratch)
+        writing, self._early = self._early, self._new_writing()
         try:
             return self._write(
                 draft, state, memories, snapshots, keep, sync_events, started, writing
@@ -181,10 +187,11 @@ class Commits:
         writing.sync_directories()
         oldest = min((commit.commit for commit in draft.kept), default=draft.commit)
         gone = sorted(named_files(layout, before) - named_files(layout, draft))
-        grown = writing.bytes_grown - sum(map(files.size_of, gone))
+        grown = writing.bytes_grown - sum(map(writing.size_of, gone))
         for name, entry in draft.layers.items():
-            grown += self._layers[name].publications(entry.rows)
-            grown -= self._layers[name].freed(placed[name], oldest)
+            layer = self._layers[name]
+            grown += layer.publications(entry.rows, writing)
+            grown -= layer.freed(placed[name], oldest, entry.shards, writing)
         manifest = self._manifest(draft, grown, draft.event_bytes, writing)
         writing.sync_directories()
         self.manifest = manifest
@@ -223,7 +230,8 @@ class Commits:
             return
         started = time.perf_counter()
         self.settled = False
-        writing = Writing(self._layout.scratch)
+        self._compacting = True
+        writing = self._new_writing()
         kept: tuple[KeptCommit, ...] = ()
         if before.kept:
             kept = (*before.kept[1:], keep_commit(self._layout, before, writing))
@@ -246,7 +254,8 @@ class Commits:
         draft = dataclasses.replace(draft, layers=layers, kept=kept)
         self._move(draft, placed, sync_events, started, writing)
         for name, entry in layers.items():
-            _remove(list(self._layers[name].strays(entry.shards)))
+            _remove(list(self._layers[name].strays(entry.shards)), writing)
+        self._compacting = False
 
     def rewind(self, manifest: Manifest) -> None:
         """Make an older commit the newest; what came after it is gone.
@@ -257,7 +266,7 @@ class Commits:
         if manifest == self.manifest:
             return
         self.settled = False
-        writing = Writing(self._layout.scratch)
+        writing = self._new_writing()
         for name, entry in manifest.layers.items():
             # No plain reader sees what will go.
             shown = min(entry.rows, self.manifest.layers[name].rows) if self.manifest else 0
@@ -265,6 +274,7 @@ class Commits:
         writing.sync_directories()
         # From here on the newer commits are no more, and not before that is durable (which `open`
         # sees to) is anything written or deleted that one of them named.
+        manifest = dataclasses.replace(manifest, writer=writing.writer)
         writing.replace(self._layout.manifest, manifest.to_bytes())
         self.open()
 
@@ -278,7 +288,7 @@ class Commits:
             StorageError: the system refused.
         """
         if self.manifest is not None:
-            writing = Writing(self._layout.scratch)
+            writing = self._new_writing()
             self.manifest = self._manifest(self.manifest, 0, events, writing)
             writing.sync_directories()
 
@@ -301,7 +311,7 @@ class Commits:
         Raises:
             StorageError: the system refused; what was committed is whole.
         """
-        writing = Writing(self._layout.scratch)
+        writing = self._new_writing()
         placed = self._put(name, index, columns, rewritten, writing)
         writing.finish()
         self._layers[name].placed(placed)
@@ -328,6 +338,7 @@ class Commits:
         """Write a manifest that says how large the run is, itself counted."""
         self._other_bytes += grown
         others = self._other_bytes + events
+        draft = dataclasses.replace(draft, writer=writing.writer)
         text = draft.to_bytes()
         for _ in range(4):  # a digit more may need another round
             draft = dataclasses.replace(draft, disk_bytes=others + len(text))
@@ -341,34 +352,36 @@ class Commits:
     def _restore(self, *, fresh: bool) -> None:
         self.settled = False
         layout, before = self._layout, self.manifest
+        writing = self._new_writing()
         # It may be there without being durable yet; nothing is deleted on its word before it is.
-        files.sync_directory(layout.path)
+        writing.settle(layout)
         self.manifest = manifest = read_manifest(layout)
         layers = manifest.layers if manifest else {}
-        writing = Writing(layout.scratch)
-        files.remove_tree(layout.scratch)
+        writing.remove_tree(layout.scratch)
         for folder in (layout.scratch, layout.commits, layout.tables):
             writing.make_directory(folder)
         named = named_files(layout, manifest)
         for folder in (layout.states, layout.commits, layout.tables):
-            _remove(path for path in _entries(folder) if path not in named)
+            _remove((path for path in _entries(folder) if path not in named), writing)
         for folder in (layout.layers, layout.all_versions):
-            _remove(path for path in _entries(folder) if path.is_dir() and path.name not in layers)
+            others = (path for path in _entries(folder) if path.name not in layers)
+            _remove((path for path in others if path.is_dir()), writing)
         self._layers = {name: layer for name, layer in self._layers.items() if name in layers}
         for name, entry in layers.items():
             layer = self._layers.setdefault(name, StoredLayer(layout, entry))
             if fresh:
-                _remove(list(layer.strays(entry.shards)))
+                _remove(list(layer.strays(entry.shards)), writing)
             elif manifest != before and layer.loaded:
                 layer.table.saved(entry)  # the commit that failed had happened
             if layout.versions(name).is_dir():
-                layer.show_all(writing)
+                # The layer here may know versions that no commit names, which are not to be shown.
+                (layer if fresh else StoredLayer(layout, entry)).show_all(writing)
                 if fresh and manifest is not None:
-                    _remove(layer.sweep(_holders(layout, manifest, layer)))
+                    writing.sync_directories()
+                    _remove(layer.sweep(_holders(layout, manifest, layer)), writing)
             layer.publish(entry.rows, writing)
         writing.sync_directories()
-        counted = (layout.manifest, layout.events)
-        self._other_bytes = files.tree_bytes(layout.path) - sum(map(files.size_of, counted))
+        self._other_bytes = writing.other_bytes(layout)
         self.settled = True
 
 
@@ -382,12 +395,12 @@ def _holders(layout: Layout, newest: Manifest, layer: StoredLayer) -> dict[int, 
     return {**holders, newest.commit: layer}
 
 
-def _remove(paths: Iterable[Path]) -> None:
+def _remove(paths: Iterable[RunPath], writing: Writing) -> None:
     for path in paths:
-        files.remove_tree(path)
+        writing.remove_tree(path)
 
 
-def _entries(path: Path) -> list[Path]:
+def _entries(path: RunPath) -> list[RunPath]:
     if not path.is_dir():
         return []
     with files.translated("read", path):

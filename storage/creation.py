@@ -6,31 +6,86 @@ which they are no run, comes last.
 
 import contextlib
 import os
+import shutil
+import uuid
 from pathlib import Path
 from typing import Any
 
 from streamlearn.errors import RunExistsError, RunLockedError, StreamlearnError
 
 from . import documents, files
-from .codec import group_metadata
 from .layers import write_group
 from .layout import RUN_KIND, Layout
 from .lease import Lease
-from .lock import RunLock
-from .metadata import METADATA_NAME, seal_metadata
+from .lock import HeldLock, RunLock
 from .object_writing import ObjectWriting
-from .objects import ObjectPath, RunPath
+from .objects import ObjectPath, RunPath, as_file, as_object
 from .writing import Writing
 
-__all__ = ["build_objects", "build_run", "make_directories", "run_exists"]
+__all__ = ["build_objects", "create_run", "delete_run"]
+
+
+def create_run(runs: RunPath, header: dict[str, Any], scenario: bytes) -> tuple[Layout, HeldLock]:
+    """Make a new run; the lock is held.
+
+    Args:
+        runs: the folder of runs, absolute, made if it is missing.
+        header: of the run; it has its name.
+        scenario: the bytes of the scenario's file.
+
+    Raises:
+        RunExistsError: a run, or something else, of this name is already there.
+        RunLockedError: another process is making it this moment.
+        StorageError: the system or the store refused; nothing of the run is left.
+    """
+    target = runs / header["name"]
+    if isinstance(target, ObjectPath):
+        return Layout(target), build_objects(target, header, scenario)
+    if os.path.lexists(target):
+        raise run_exists(target)
+    make_directories(target.parent)
+    made = target.parent / f".making-{uuid.uuid4().hex}"
+    lock = None
+    try:
+        lock = build_run(Layout(made), header, scenario)
+        with files.translated("write", target):
+            try:
+                files.rename(made, target)
+            except OSError as error:
+                if os.path.lexists(target):  # made by somebody else in the meantime
+                    raise run_exists(target) from error
+                raise
+        made = target
+        files.sync_directory(target.parent)
+    except BaseException:
+        shutil.rmtree(made, ignore_errors=True)
+        if lock is not None:
+            lock.release()
+        raise
+    return Layout(target), lock
+
+
+def delete_run(path: RunPath) -> None:
+    """Delete all of a run that nobody else writes to, as far as that can be done."""
+    if not isinstance(path, ObjectPath):
+        shutil.rmtree(path, ignore_errors=True)
+        return
+    with contextlib.suppress(StreamlearnError):
+        # It is no run any more without its header, and its name is free without its lock.
+        layout = Layout(path)
+        as_object(layout.header).remove()
+        for found, _ in list(path.walk()):
+            if found != layout.lock:
+                found.remove()
+        path.remove_tree()
 
 
 def build_run(layout: Layout, header: dict[str, Any], scenario: bytes) -> RunLock:
     """Make the files of a new run where nobody looks for one; the lock is held."""
-    writing = Writing(layout.scratch)
+    writing = Writing(as_file(layout.scratch))
     for path in (layout.path, layout.scratch, layout.states, layout.commits):
         writing.make_directory(path)
-    lock = RunLock(layout.lock)
+    lock = RunLock(as_file(layout.lock))
     try:
         writing.replace(layout.events, b"")
         write_group(layout.group, {"format": RUN_KIND}, writing)
@@ -64,13 +119,13 @@ def build_objects(root: ObjectPath, header: dict[str, Any], scenario: bytes) -> 
         RunLockedError: another process is making it this moment.
         StorageError: the store refused; nothing of the run is left, as far as it lets us.
     """
-    names = Layout(Path())
-    first = root / names.header
+    layout = Layout(root)
+    first, lock = as_object(layout.header), as_object(layout.lock)
     # Objects without a lock among them are none that a run was being made of.
-    if first.is_file() or (root.exists() and not (root / names.lock).is_file()):
+    if first.is_file() or (root.exists() and not lock.is_file()):
         raise run_exists(root)
     try:
-        lease = Lease(root / names.lock)
+        lease = Lease(lock)
     except RunLockedError as error:
         if first.is_file():
             raise run_exists(root) from error
@@ -84,10 +139,9 @@ def build_objects(root: ObjectPath, header: dict[str, Any], scenario: bytes) -> 
         for path in lease.known_below(root):
             lease.remove(path)
         writing = ObjectWriting(lease)
-        for group, attributes in ((names.group, {"format": RUN_KIND}), (names.layers, {})):
-            metadata = seal_metadata(group_metadata(attributes))
-            writing.replace(root / group / METADATA_NAME, metadata)
-        writing.replace(root / names.scenario, scenario)
+        write_group(layout.group, {"format": RUN_KIND}, writing)
+        write_group(layout.layers, {}, writing)
+        writing.replace(layout.scenario, scenario)
         writing.replace(first, documents.seal(RUN_KIND, header))
     except BaseException:
         if not made:

@@ -7,12 +7,13 @@ one that some reader takes for the end of a line, does no harm.
 import json
 import math
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import PurePath
 from typing import Any
 
 from streamlearn.errors import FormatError
 
 from . import files
+from .objects import ObjectPath, RunPath
 
 __all__ = ["FORMAT_VERSION", "encode", "parse", "plain", "seal", "unseal"]
 
@@ -36,7 +37,7 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [plain(item) for item in value]
-    if isinstance(value, Path):
+    if isinstance(value, (PurePath, ObjectPath)):
         return str(value)
     if getattr(value, "shape", None) == () and hasattr(value, "item"):  # a numpy or torch scalar
         return plain(value.item())
@@ -53,7 +54,7 @@ def encode(value: Any, *, indent: int | None = None) -> bytes:
     return text.encode("ascii") + b"\n"
 
 
-def parse(path: Path, data: bytes) -> Any:
+def parse(path: RunPath, data: bytes) -> Any:
     """The value of a JSON file.
 
     Raises:
@@ -79,7 +80,7 @@ def seal(kind: str, fields: Mapping[str, Any]) -> bytes:
     return encode({**document, "checksum": checksum}, indent=1)
 
 
-def unseal(kind: str, path: Path, data: bytes) -> dict[str, Any]:
+def unseal(kind: str, path: RunPath, data: bytes) -> dict[str, Any]:
     """The fields of a file that `seal` wrote.
 
     Raises:

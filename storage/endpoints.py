@@ -95,6 +95,12 @@ _REASONS: tuple[tuple[str, str, str, int], ...] = (
         errno.EHOSTUNREACH,
     ),
     (
+        "KeyTooLong",
+        "its name is too long",
+        "choose a shorter run.dir or run.name",
+        errno.ENAMETOOLONG,
+    ),
+    (
         r"\b503 |\b500 |\b502 |\b504 |SlowDown|InternalError",
         "{endpoint} is out of order",
         "wait a while and go on from the last commit",

@@ -5,23 +5,29 @@ the last commit goes away when the run is opened again, since its steps are lear
 object store readers see a line from the next commit on: see `segments`.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import RunStateError
 
 from . import files
 from .documents import encode, plain
 from .files import translated
-from .objects import ObjectPath, RunPath
-from .segments import read_segments
+from .lease import Lease
+from .objects import ObjectPath, RunPath, as_file, as_object
+from .segments import SegmentLog, read_segments
 
-__all__ = ["EventLog", "read_events"]
+if TYPE_CHECKING:
+    from .lock import HeldLock
+
+__all__ = ["EventLog", "open_log", "read_events"]
 
 
 class EventLog:
@@ -124,6 +130,23 @@ class EventLog:
     def _cut(self, descriptor: int) -> None:
         files.truncate(descriptor, self.size)
         self._torn = False
+
+
+def open_log(path: RunPath, lock: HeldLock, size: int, checksum: int) -> EventLog | SegmentLog:
+    """The log of a run whose lock is held, wherever it lies.
+
+    Args:
+        path: of the file that it is, or would be.
+        lock: of the run.
+        size: the committed bytes; whatever follows them is cut off.
+        checksum: the CRC-32 of the committed bytes.
+
+    Raises:
+        StorageError: the system or the store refused.
+    """
+    if isinstance(lock, Lease):
+        return SegmentLog(as_object(path), size, checksum, lock)
+    return EventLog(as_file(path), size, checksum)
 
 
 def read_events(path: RunPath, offset: int = 0) -> tuple[list[dict[str, Any]], int]:

@@ -21,6 +21,8 @@ from streamlearn.errors import ConfigError, RunStateError
 
 from . import files
 from .documents import FORMAT_VERSION
+from .endpoints import SCHEMES
+from .objects import RunPath
 from .reader import RunReader
 
 if TYPE_CHECKING:
@@ -86,11 +88,11 @@ class _Source:
             yield self._reader.shard(entry.name, column, shard)
 
 
-def export_run(path: Path, to: Path) -> Exported:
+def export_run(path: str | RunPath, to: Path) -> Exported:
     """Write the tuples of a run's newest commit; also while the run goes on.
 
     Args:
-        path: the directory of the run.
+        path: the directory of the run, or its place in an object store.
         to: what is to be made; its suffix chooses the format.
 
     Raises:
@@ -99,6 +101,8 @@ def export_run(path: Path, to: Path) -> Exported:
         FormatError: a file of the run is damaged; names it.
         StorageError: the system refused; nothing is left.
     """
+    if any(str(to).startswith(f"{scheme}:/") for scheme in SCHEMES):
+        raise ConfigError(f"--to={str(to)!r} is no file; export to one, then copy it to its place")
     source = _Source(RunReader(path))
     target = Path(to).absolute()
     _check_target(target)

@@ -3,6 +3,8 @@
 Every change of a run's files goes through the few primitives below (`open_file`, `write_all`,
 `truncate`, `sync`, `rename`, `link`, `remove`, `make_directory`, `remove_directory`), so that a
 test can let any one of them fail, or see in which order they come.
+
+What only reads takes a path in an object store as well; what writes there is `object_writing`.
 """
 
 import contextlib
@@ -14,6 +16,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from streamlearn.errors import StorageError, StreamlearnError
+
+from .objects import ObjectPath, RunPath
 
 __all__ = [
     "checksum",
@@ -28,6 +32,7 @@ __all__ = [
     "remove_directory",
     "remove_tree",
     "rename",
+    "same_file",
     "size_of",
     "sync",
     "sync_directory",
@@ -60,7 +65,7 @@ _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 @contextlib.contextmanager
-def translated(action: str, path: Path, *, missing: bool = False) -> Iterator[None]:
+def translated(action: str, path: RunPath, *, missing: bool = False) -> Iterator[None]:
     """Turn what the operating system refuses into a `StorageError` that names the path.
 
     Args:
@@ -182,7 +187,7 @@ def sync_directory(path: Path) -> None:
             os.close(descriptor)
 
 
-def read_bytes(path: Path) -> bytes:
+def read_bytes(path: RunPath) -> bytes:
     """All bytes of a file.
 
     Raises:
@@ -196,7 +201,7 @@ def read_bytes(path: Path) -> bytes:
         raise FileNotFoundError(errno.ENOENT, "no such file", str(path)) from error
 
 
-def read_into(path: Path, places: Sequence[memoryview | bytearray]) -> None:
+def read_into(path: RunPath, places: Sequence[memoryview | bytearray]) -> None:
     """Fill buffers, one after the other, with the first bytes of a file.
 
     Raises:
@@ -204,6 +209,9 @@ def read_into(path: Path, places: Sequence[memoryview | bytearray]) -> None:
         FileNotFoundError: there is no such file.
         ValueError: the file is shorter than that.
     """
+    if isinstance(path, ObjectPath):
+        _object_into(path, places)
+        return
     with translated("read", path, missing=True), path.open("rb", buffering=0) as file:
         for place in places:
             view = memoryview(place)
@@ -214,7 +222,18 @@ def read_into(path: Path, places: Sequence[memoryview | bytearray]) -> None:
                 view = view[count:]
 
 
-def size_of(path: Path) -> int:
+def _object_into(path: ObjectPath, places: Sequence[memoryview | bytearray]) -> None:
+    data = memoryview(path.read_range(0, sum(map(len, places))))
+    offset = 0
+    for place in places:
+        piece = data[offset : offset + len(place)]
+        offset += len(piece)
+        if len(piece) < len(place):
+            raise ValueError(f"it ends after {offset} bytes")
+        place[:] = piece
+
+
+def size_of(path: RunPath) -> int:
     """The size of a file in bytes, 0 where there is none."""
     try:
         return path.stat().st_size
@@ -237,12 +256,14 @@ def remove_tree(path: Path) -> None:
             remove(path)
 
 
-def tree_bytes(path: Path) -> int:
+def tree_bytes(path: RunPath) -> int:
     """The sizes of all files under a directory, in bytes; one with several names counts once.
 
     Raises:
         StorageError: the system refused.
     """
+    if isinstance(path, ObjectPath):
+        return sum(stat.st_size for _, stat in path.walk())
     return _tree_bytes(path, set())
 
 
@@ -260,6 +281,13 @@ def _tree_bytes(path: Path, seen: set[int]) -> int:
                 seen.add(facts.st_ino)
             total += facts.st_size
     return total
+
+
+def same_file(one: RunPath, other: RunPath) -> bool:
+    """Whether two names are there and mean the same file, as names of objects never do."""
+    if isinstance(one, ObjectPath) or isinstance(other, ObjectPath):
+        return False
+    return one.exists() and other.exists() and os.path.samefile(one, other)
 
 
 def own_size(path: Path) -> int:

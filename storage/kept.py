@@ -10,13 +10,13 @@ written where theirs lie.
 
 import dataclasses
 from collections.abc import Iterable
-from pathlib import Path
 
 from streamlearn.errors import ConfigError, FormatError, RunStateError
 
 from . import files
 from .layout import Layout
 from .manifest import KeptCommit, Manifest
+from .objects import RunPath
 from .writing import Writing
 
 __all__ = ["check_keep", "find_commit", "keep_commit", "named_files", "read_kept"]
@@ -115,7 +115,7 @@ def find_commit(layout: Layout, newest: Manifest, step: int) -> Manifest:
     )
 
 
-def named_files(layout: Layout, manifest: Manifest | None) -> set[Path]:
+def named_files(layout: Layout, manifest: Manifest | None) -> set[RunPath]:
     """The states, tables and manifests of older commits that a manifest names."""
     if manifest is None:
         return set()

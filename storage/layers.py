@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamlearn.errors import FormatError, RunStateError, ShapeError
 
-from . import files
 from .codec import group_metadata, rows_checksum
 from .columns import StoredColumn, new_array
 from .manifest import ColumnEntry, LayerEntry, ShardVersion
@@ -23,13 +22,13 @@ from .metadata import METADATA_NAME, seal_metadata
 
 if TYPE_CHECKING:  # torch, numpy and zarr take a second that no reader of manifests needs
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
     from streamlearn.memory import Memory
 
     from .layout import Layout
+    from .objects import RunPath
     from .table import ShardTable
     from .writing import Writing
 
@@ -79,7 +78,7 @@ def check_fits(entry: LayerEntry, memory: Memory) -> None:
             )
 
 
-def write_group(path: Path, attributes: dict[str, Any], writing: Writing) -> None:
+def write_group(path: RunPath, attributes: dict[str, Any], writing: Writing) -> None:
     """Make the directory of a zarr group.
 
     Raises:
@@ -148,19 +147,16 @@ class StoredLayer:
     @classmethod
     def create(cls, layout: Layout, entry: LayerEntry, writing: Writing) -> StoredLayer:
         """Make the arrays without rows, all in one step."""
-        building = writing.scratch / "layer"
         path = layout.layer(entry.name)
-        files.remove_tree(building)
+        building = writing.building(path)
         write_group(building, {"dtype": entry.dtype}, writing)
         for name in entry.columns:
             writing.make_directory(building / name)
             writing.make_directory(building / name / "c")
             data = seal_metadata(new_array(entry, name))
             writing.replace(building / name / METADATA_NAME, data)
-        writing.sync_directories()
-        files.remove_tree(path)  # of a commit that was never finished
-        files.remove_tree(layout.versions(entry.name))
-        writing.rename(building, path)
+        writing.remove_tree(layout.versions(entry.name))  # of a commit that was never finished
+        writing.built(building, path)
         return cls(layout, entry)
 
     def put(
@@ -258,13 +254,13 @@ class StoredLayer:
         self.read(name, shard, rows)
         return rows
 
-    def publications(self, rows: int) -> int:
+    def publications(self, rows: int, writing: Writing) -> int:
         """By how many bytes `publish` will let the `zarr.json` files grow."""
         grown = 0
         for stored in self.columns.values():
             data = stored.metadata_for(rows)
             if data is not None:
-                grown += len(data) - files.size_of(stored.path / METADATA_NAME)
+                grown += len(data) - writing.size_of(stored.path / METADATA_NAME)
         return grown
 
     def publish(self, rows: int, writing: Writing) -> None:
@@ -293,16 +289,41 @@ class StoredLayer:
             if version == 0:
                 self.columns[name].keep_first(shard, writing)
 
-    def freed(self, shards: Iterable[Placed], oldest: int) -> int:
-        """How many bytes `show` of these shards and `clean` will free."""
+    def freed(self, shards: Iterable[Placed], oldest: int, count: int, writing: Writing) -> int:
+        """How many bytes will be freed by `show` of these shards, and by `clean`.
+
+        Where there are no links, also by deleting the `strays` past so many shards.
+        """
+        if not writing.links:
+            return self._freed_copies(shards, oldest, count, writing)
         freed = 0
         for last, name, shard, version in self.replaced:
             column = self.columns[name]
-            sizes = [files.size_of(path) for path in column.paths(shard, version)]
+            sizes = [writing.size_of(path) for path in column.paths(shard, version)]
             freed += max(sizes) if last < oldest else 0
         for placed in shards:
             if placed.version.version and placed.replaces is None:
-                freed += files.own_size(self.columns[placed.column].shown_path(placed.shard))
+                freed += writing.own_size(self.columns[placed.column].shown_path(placed.shard))
+        return freed
+
+    def _freed_copies(
+        self, shards: Iterable[Placed], oldest: int, count: int, writing: Writing
+    ) -> int:
+        """The same where what zarr sees of a version is a copy of it."""
+        freed = sum(
+            writing.size_of(self.columns[name].version_path(shard, version))
+            for last, name, shard, version in self.replaced
+            if last < oldest
+        )
+        strays = {(name, shard) for _, name, shard, _ in self.replaced if shard >= count}
+        freed += sum(
+            writing.size_of(self.columns[name].shown_path(shard)) for name, shard in strays
+        )
+        for placed in shards:
+            if placed.version.version:
+                column = self.columns[placed.column]
+                aside = column.version_path(placed.shard, placed.version.version)
+                freed += writing.size_of(column.shown_path(placed.shard)) - writing.size_of(aside)
         return freed
 
     def clean(self, oldest: int, writing: Writing) -> None:
@@ -314,18 +335,18 @@ class StoredLayer:
                 staying.append(item)
             else:
                 path = self.columns[name].version_path(shard, version)
-                if path.exists():
+                if writing.has(path):
                     writing.remove(path)
         self.replaced = staying
 
-    def sweep(self, holders: Mapping[int, StoredLayer]) -> list[Path]:
+    def sweep(self, holders: Mapping[int, StoredLayer]) -> list[RunPath]:
         """Take stock of what lies aside after the run was opened.
 
         Args:
             holders: this layer as each commit that is kept has it, by the commit's number.
 
         Returns:
-            What no commit names.
+            What no commit needs there.
         """
         gone = []
         self.replaced = []
@@ -336,13 +357,16 @@ class StoredLayer:
                     known = layer.table.get(name, shard)
                     if known is not None and known[0].version == version:
                         naming.append(number)
-                if not naming:
+                newest = naming and max(naming) == max(holders)
+                if not naming or (newest and version == 0):
+                    # A first version that counts again, and that zarr sees again, needs no other
+                    # name; with one, rows that are added to it would leave that behind.
                     gone.append(path)
-                elif max(naming) < max(holders):
+                elif not newest:
                     self.replaced.append((max(naming), name, shard, version))
         return gone
 
-    def strays(self, shards: int) -> Iterator[Path]:
+    def strays(self, shards: int) -> Iterator[RunPath]:
         """Shards past the committed ones, left by a commit that was never finished."""
         for stored in self.columns.values():
             yield from stored.strays(shards)

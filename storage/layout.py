@@ -5,12 +5,12 @@ import os
 import shlex
 import unicodedata
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from streamlearn.errors import ConfigError, FormatError, RunNotFoundError
 
 from . import documents, files
+from .objects import ObjectPath, RunPath, resolve
 
 __all__ = [
     "Layout",
@@ -32,81 +32,81 @@ _LONGEST_NAME = 255  # bytes, on every common file system
 class Layout:
     """The paths of a run's files."""
 
-    path: Path
+    path: RunPath
 
     @property
-    def header(self) -> Path:
+    def header(self) -> RunPath:
         """What makes a directory a run; written once."""
         return self.path / "run.json"
 
     @property
-    def scenario(self) -> Path:
+    def scenario(self) -> RunPath:
         """The resolved scenario; written once."""
         return self.path / "scenario.json"
 
     @property
-    def manifest(self) -> Path:
+    def manifest(self) -> RunPath:
         """The newest commit."""
         return self.path / "manifest.json"
 
     @property
-    def commits(self) -> Path:
+    def commits(self) -> RunPath:
         """The folder of older commits that are kept."""
         return self.path / "commits"
 
     @property
-    def events(self) -> Path:
+    def events(self) -> RunPath:
         """The event log."""
         return self.path / "events.jsonl"
 
     @property
-    def lock(self) -> Path:
+    def lock(self) -> RunPath:
         """The lock of the one writer."""
         return self.path / "lock"
 
     @property
-    def states(self) -> Path:
+    def states(self) -> RunPath:
         """The folder of state files."""
         return self.path / "state"
 
     @property
-    def group(self) -> Path:
+    def group(self) -> RunPath:
         """The zarr group."""
         return self.path / "memory.zarr"
 
     @property
-    def layers(self) -> Path:
+    def layers(self) -> RunPath:
         """The zarr group of layers."""
         return self.group / "layers"
 
     @property
-    def scratch(self) -> Path:
+    def scratch(self) -> RunPath:
         """Files that have no name yet."""
         return self.path / "tmp"
 
-    def kept(self, commit: int) -> Path:
+    def kept(self, commit: int) -> RunPath:
         """The manifest of an older commit that is kept."""
         return self.commits / f"{commit:08d}.json"
 
-    def layer(self, name: str) -> Path:
+    def layer(self, name: str) -> RunPath:
         """The zarr group of one layer."""
         return self.layers / name
 
     @property
-    def tables(self) -> Path:
+    def tables(self) -> RunPath:
         """The folder of the files that say what full shards hold."""
         return self.path / "shards"
 
     @property
-    def all_versions(self) -> Path:
+    def all_versions(self) -> RunPath:
         """The folder of shards that are not, or not only, what zarr sees."""
         return self.path / "versions"
 
-    def versions(self, layer: str, *column: str) -> Path:
+    def versions(self, layer: str, *column: str) -> RunPath:
         """The folder of versions of a layer's, or of one of its columns', shards."""
-        return self.all_versions.joinpath(layer, *column)
+        return self.all_versions / "/".join((layer, *column))
 
-    def column(self, layer: str, column: str) -> Path:
+    def column(self, layer: str, column: str) -> RunPath:
         """The zarr array of one column."""
         return self.layers / layer / column
 
@@ -189,13 +189,19 @@ def read_header(layout: Layout) -> tuple[RunHeader, dict[str, Any]]:
     return header, scenario
 
 
-def is_run(path: Path) -> bool:
-    """Whether a directory has what makes it a run."""
+def is_run(path: RunPath) -> bool:
+    """Whether a directory has what makes it a run.
+
+    Raises:
+        StorageError: the object store refused to say.
+    """
+    if isinstance(path, ObjectPath):
+        return (path / "run.json").is_file()
     return os.path.isfile(path / "run.json")  # False for whatever path, where is_file may raise
 
 
-def find_run(word: str | Path, runs: Path | None = None) -> Path:
-    """The directory of a run.
+def find_run(word: str | RunPath, runs: str | RunPath | None = None) -> RunPath:
+    """The directory of a run, or its place in an object store.
 
     Args:
         word: the path of a run, or its name in the folder of runs.
@@ -203,18 +209,23 @@ def find_run(word: str | Path, runs: Path | None = None) -> Path:
 
     Raises:
         RunNotFoundError: names what was tried and the nearest names that there are.
+        ConfigError: a URL that names no place in a bucket.
+        StorageError: the object store refused.
     """
-    folder = Path("runs") if runs is None else Path(runs)
-    tried = [Path(word)]
-    if not os.fspath(word).strip():
+    folder = resolve("runs" if runs is None else runs)
+    place = resolve(word)
+    tried: list[RunPath] = [place]
+    if isinstance(place, ObjectPath):
+        folder = place.parent
+    elif not str(word).strip():
         tried = []
-    elif not Path(word).is_absolute():
-        tried.append(folder / word)
+    elif not place.is_absolute():
+        tried.append(folder / place)
     for path in tried:
         if is_run(path):
             return path
     names = [path.name for path in list_runs(folder)]
-    near = difflib.get_close_matches(Path(word).name, names, n=3, cutoff=0.5)
+    near = difflib.get_close_matches(place.name, names, n=3, cutoff=0.5)
     if near:
         remedy = "did you mean " + " or ".join(repr(name) for name in near) + "?"
     elif names:
@@ -223,35 +234,36 @@ def find_run(word: str | Path, runs: Path | None = None) -> Path:
     else:
         remedy = f"{str(folder)!r} has no runs yet, make one with `streamlearn run`"
     places = " and ".join(repr(str(path)) for path in tried) or "the empty name"
-    raise RunNotFoundError(f"there is no run {os.fspath(word)!r} (looked at {places}); {remedy}")
+    raise RunNotFoundError(f"there is no run {str(word)!r} (looked at {places}); {remedy}")
 
 
-def list_runs(runs: Path) -> list[Path]:
+def list_runs(runs: str | RunPath) -> list[RunPath]:
     """The runs in a folder, by name; none if there is no such folder.
 
     Raises:
-        StorageError: the system refused to list the folder.
+        StorageError: the system or the store refused to list the folder.
     """
-    runs = Path(runs)
+    runs = resolve(runs)
     try:
         with files.translated("read", runs, missing=True):
-            entries = sorted(runs.iterdir())
+            entries: list[RunPath] = sorted(runs.iterdir())
     except FileNotFoundError:
         return []
     return [path for path in entries if not path.name.startswith(".") and is_run(path)]
 
 
-def not_a_run(path: Path) -> RunNotFoundError:
+def not_a_run(path: RunPath) -> RunNotFoundError:
     """The refusal of a directory that is no run."""
-    what = "is not a run of streamlearn" if os.path.isdir(path) else "is not there"
+    there = path.is_dir() if isinstance(path, ObjectPath) else os.path.isdir(path)
+    what = "is not a run of streamlearn" if there else "is not there"
     return RunNotFoundError(
         f"{str(path)!r} {what}; give the path of a run, or its name in the folder of runs"
     )
 
 
-def resume_command(path: str | os.PathLike[str]) -> str:
+def resume_command(path: str | RunPath) -> str:
     """The command that goes on with a run, ready to be pasted into a shell."""
-    word = os.fspath(path)
+    word = str(path)
     if word.startswith("-"):
         word = os.path.join(os.curdir, word)
     return f"streamlearn resume {shlex.quote(word)}"

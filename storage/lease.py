@@ -22,12 +22,16 @@ import time
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from streamlearn.errors import RunLockedError, StreamlearnError
+from streamlearn.errors import FormatError, RunLockedError, StreamlearnError
 
 from .objects import ObjectPath, Stat, Version
-from .signatures import Writer, signed, who
+from .signatures import TEXT_BYTES, Writer, signed, who
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from concurrent.futures import Future, ThreadPoolExecutor
 
 __all__ = ["Lease", "lease_writer"]
 
@@ -41,6 +45,8 @@ TAKEOVER = 90.0
 """Seconds without one after which another may take over; a request under way then has ended."""
 
 _ATTEMPTS = 3
+_HANDS = 4  # that write at a time
+_WAITING = 8  # writes that may be begun, whose bytes are in memory
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +68,9 @@ class Lease:
     Attributes:
         path: the same.
         root: the run.
+        token: a word of its own, 32 hexadecimal digits.
         taken_over: whether it was taken from one that never let it go and may still think it
-            holds it. The manifest must then be put with other bytes before anything else is
-            written, so that no commit of the other can come any more.
+            holds it. `fence` must then come before anything else is written.
 
     Raises:
         RunLockedError: another process holds it; names its pid.
@@ -78,12 +84,15 @@ class Lease:
         self._known: dict[ObjectPath, tuple[int, Version]] = {}
         self._lost = False
         self._renewals = 0
+        self._pool: ThreadPoolExecutor | None = None
+        self._under_way: list[Future[None]] = []
+        self.token = uuid.uuid4().hex
         self._owner = {
             "pid": os.getpid(),
             "host": socket.gethostname()[:64],
             "machine": _machine()[:128],
             "started": _started(os.getpid())[:32],
-            "token": uuid.uuid4().hex,
+            "token": self.token,
         }
         self._lock = threading.Lock()
         self._seen = _now()
@@ -134,6 +143,9 @@ class Lease:
     def release(self) -> None:
         """Let the next writer in at once; harmless if it is done already or the store is away."""
         self._stop.set()
+        self._wait(0)
+        if self._pool is not None:
+            self._pool.shutdown()
         with self._lock:
             if not self._lost:
                 self._lost = True
@@ -152,6 +164,7 @@ class Lease:
         Raises:
             StorageError: the store refused.
         """
+        self._wait(0)  # for what a commit that failed had begun
         self._known = {
             path: (stat.st_size, stat.version)
             for path, stat in self.root.walk()
@@ -163,11 +176,51 @@ class Lease:
         """The size of an object of the run as this writer knows it, 0 where there is none."""
         return self._known[path][0] if path in self._known else 0
 
+    def knows(self, path: ObjectPath) -> bool:
+        """Whether there is such an object as far as this writer knows."""
+        return path in self._known
+
+    def alike(self, one: ObjectPath, other: ObjectPath) -> bool:
+        """Whether two objects are known to have the same bytes; not every store lets us know."""
+        if one not in self._known or other not in self._known:
+            return False
+        (size, first), (same_size, second) = self._known[one], self._known[other]
+        return size == same_size and first.e_tag is not None and first.e_tag == second.e_tag
+
+    @property
+    def total_bytes(self) -> int:
+        """The bytes of all objects of the run that this writer knows of, and of the lock."""
+        return TEXT_BYTES + sum(size for size, _ in list(self._known.values()))
+
     def known_below(self, path: ObjectPath) -> list[ObjectPath]:
         """The objects at or below a name that this writer knows of, in order."""
-        return sorted(known for known in self._known if known.is_relative_to(path))
+        return sorted(known for known in list(self._known) if known.is_relative_to(path))
 
-    def put(self, path: ObjectPath, data: bytes, *, final: bool = False) -> None:
+    def fence(self, path: ObjectPath, marked: Callable[[ObjectPath, bytes | None], bytes]) -> None:
+        """Put the manifest with other bytes, so that no commit of the last writer comes any more.
+
+        Args:
+            path: of the manifest.
+            marked: what is to be put where these bytes are, or nothing is.
+
+        Raises:
+            RunLockedError: another process writes to the run by now.
+            StorageError: the store refused.
+        """
+        for _ in range(_ATTEMPTS):
+            self.check()
+            known = None
+            try:
+                data, stat = path.read()
+                text, known = marked(path, data), stat.version
+            except FileNotFoundError:
+                text = marked(path, None)
+            if _put(path, text, known) is not None:
+                self.taken_over = False
+                return
+        raise self.lost()
+
+    def put(self, path: ObjectPath, data: bytes | memoryview, *, final: bool = False) -> None:
         """Write an object of the run.
 
         Args:
@@ -194,6 +247,44 @@ class Lease:
                 version = _put(path, data, None)
         self._known[path] = (len(data), version)
 
+    def begin(self, path: ObjectPath, data: bytes | memoryview) -> Future[None]:
+        """Begin to `put` an object; a few are under way at a time.
+
+        Returns:
+            What tells when it is there, and raises what `put` does.
+        """
+        from concurrent.futures import Future, ThreadPoolExecutor
+
+        self._wait(_WAITING - 1)
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(_HANDS, thread_name_prefix="streamlearn-put")
+        try:
+            future = self._pool.submit(self.put, path, data)
+        except RuntimeError:  # the process is ending and has no new threads
+            future = Future()
+            self.put(path, data)
+            future.set_result(None)
+        self._under_way.append(future)
+        return future
+
+    def copy(self, source: ObjectPath, target: ObjectPath) -> None:
+        """Let the store copy an object of the run, over whatever has that name.
+
+        Raises:
+            FormatError: there is no such object any more.
+            RunLockedError: another process writes to the run by now.
+            StorageError: the store refused.
+        """
+        self.check()
+        try:
+            source.copy_to(target)
+            stat = target.stat()
+        except FileNotFoundError as error:
+            raise FormatError(
+                f"{str(source)!r} is missing; put back a copy of this file"
+            ) from error
+        self._known[target] = (stat.st_size, stat.version)
+
     def remove(self, path: ObjectPath) -> None:
         """Delete an object of the run.
 
@@ -206,6 +297,11 @@ class Lease:
         self._known.pop(path, None)
 
     # -- how ---------------------------------------------------------------------------------
+
+    def _wait(self, most: int) -> None:
+        """Wait until at most so many writes are under way; their failures are their futures'."""
+        while len(self._under_way) > most:
+            self._under_way.pop(0).exception()
 
     def _text(self, *, released: bool = False) -> bytes:
         # No two are alike: a store may tell contents apart by nothing but their checksum.
@@ -241,6 +337,8 @@ class Lease:
         probe.put(b"")
         try:
             return probe.stat().st_mtime - stat.st_mtime
+        except FileNotFoundError:  # put away by a writer, which therefore lives
+            return 0.0
         finally:
             probe.remove()
 
@@ -272,7 +370,7 @@ def _beat(lease: Lease, stop: threading.Event) -> None:
             continue  # the next write finds out, if it lasts
 
 
-def _put(path: ObjectPath, data: bytes, known: Version | None) -> Version | None:
+def _put(path: ObjectPath, data: bytes | memoryview, known: Version | None) -> Version | None:
     return path.put_if_absent(data) if known is None else path.put_if_unchanged(data, known)
 
 

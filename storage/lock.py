@@ -18,11 +18,22 @@ from streamlearn.errors import RunLockedError
 
 from . import files
 from .files import translated
+from .layout import Layout
 from .lease import Lease, lease_writer
-from .objects import ObjectPath, RunPath
+from .object_writing import ObjectWriting
+from .objects import ObjectPath, RunPath, as_file
 from .signatures import TEXT_BYTES, Writer, is_lock_text, signed, who
+from .writing import Writing
 
-__all__ = ["HeldLock", "RunLock", "Writer", "current_writer", "is_lock_text", "take_lock"]
+__all__ = [
+    "HeldLock",
+    "RunLock",
+    "Writer",
+    "current_writer",
+    "is_lock_text",
+    "new_writing",
+    "take_lock",
+]
 
 _PATIENCE = 0.5
 
@@ -87,6 +98,11 @@ def take_lock(path: RunPath) -> HeldLock:
         StorageError: the system or the store refused.
     """
     return Lease(path) if isinstance(path, ObjectPath) else RunLock(path)
+
+
+def new_writing(layout: Layout, lock: HeldLock) -> Writing:
+    """What the files of a run go through, for one commit or another change of it."""
+    return ObjectWriting(lock) if isinstance(lock, Lease) else Writing(as_file(layout.scratch))
 
 
 def current_writer(path: RunPath) -> Writer | None:

@@ -8,7 +8,6 @@ import dataclasses
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from streamlearn.errors import ConfigError, FormatError
@@ -16,6 +15,7 @@ from streamlearn.errors import ConfigError, FormatError
 from . import documents
 from .documents import FORMAT_VERSION
 from .layout import check_name
+from .objects import RunPath
 
 __all__ = [
     "FORMAT_VERSION",
@@ -28,12 +28,15 @@ __all__ = [
     "ShardVersion",
     "Status",
     "TableEntry",
+    "is_no_commit",
+    "no_commit",
 ]
 
 Status = Literal["running", "stopped", "finished"]
 """Still learning (or crashed while learning), stopped on purpose, or at the end of its stream."""
 
 _KIND = "streamlearn-manifest"
+_NO_COMMIT = "streamlearn-no-commit"
 _STATE_FILE = re.compile(r"state/[\w-]+\.safetensors", re.ASCII)
 _TABLE_FILE = re.compile(r"shards/[\w-]+\.table", re.ASCII)
 
@@ -144,7 +147,8 @@ class Manifest:
     commit: 1 for the first. samples: scored so far. time: of the commit, seconds since 1970.
     state_file: below the run. event_bytes: of the event log that belong to the commit, and
     event_checksum their CRC-32. summary: what the session wants to be shown. disk_bytes: of the
-    whole run. kept: the older commits that are kept, oldest first.
+    whole run. kept: the older commits that are kept, oldest first. writer: in an object store a
+    word of its own of whoever wrote it, so that each writer's manifest has bytes of its own.
     """
 
     commit: int
@@ -160,6 +164,7 @@ class Manifest:
     summary: Mapping[str, Any] = field(default_factory=dict)
     disk_bytes: int = 0
     kept: tuple[KeptCommit, ...] = ()
+    writer: str = ""
     version: int = FORMAT_VERSION
 
     def __post_init__(self) -> None:
@@ -195,10 +200,13 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         """The text of the file."""
-        return documents.seal(_KIND, dataclasses.asdict(self))
+        fields = dataclasses.asdict(self)
+        if not self.writer:
+            del fields["writer"]
+        return documents.seal(_KIND, fields)
 
     @classmethod
-    def from_bytes(cls, path: Path, data: bytes) -> "Manifest":
+    def from_bytes(cls, path: RunPath, data: bytes) -> "Manifest":
         """The manifest in a file's bytes.
 
         Args:
@@ -244,12 +252,34 @@ class Manifest:
                 summary=dict(found["summary"]),
                 disk_bytes=int(found["disk_bytes"]),
                 kept=kept,
+                writer=str(found.get("writer", "")),
             )
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise FormatError(
                 f"{str(path)!r} is damaged (its fields do not make a commit: {error!r}); "
                 "put back a copy of this file"
             ) from error
+
+
+def no_commit(writer: str) -> bytes:
+    """What stands for the manifest of a run in an object store that has never committed.
+
+    It is there only where a writer has taken the run over from another, whose first commit must
+    not come any more.
+    """
+    return documents.seal(_NO_COMMIT, {"writer": writer})
+
+
+def is_no_commit(path: RunPath, data: bytes) -> bool:
+    """Whether a manifest's file holds what `no_commit` gave.
+
+    Raises:
+        FormatError: it does, but is damaged; names the file.
+    """
+    if _NO_COMMIT.encode("ascii") not in data[:64]:
+        return False
+    documents.unseal(_NO_COMMIT, path, data)
+    return True
 
 
 def _layer(name: str, found: dict[str, Any]) -> LayerEntry:

@@ -6,12 +6,12 @@ unnoticed.
 """
 
 import copy
-from pathlib import Path
 from typing import Any
 
 from streamlearn.errors import FormatError
 
 from . import documents, files
+from .objects import RunPath
 
 __all__ = ["METADATA_NAME", "read_metadata", "seal_metadata"]
 
@@ -32,7 +32,7 @@ def seal_metadata(metadata: dict[str, Any]) -> bytes:
     return _encode(sealed)
 
 
-def read_metadata(path: Path) -> dict[str, Any]:
+def read_metadata(path: RunPath) -> dict[str, Any]:
     """The metadata in a file that holds what `seal_metadata` gave, without the checksum.
 
     Raises:

@@ -35,7 +35,16 @@ if TYPE_CHECKING:
     from obstore import ObjectMeta
     from obstore.store import ObjectStore
 
-__all__ = ["ObjectPath", "RunPath", "Stat", "Version", "resolve"]
+__all__ = [
+    "ObjectPath",
+    "RunPath",
+    "Stat",
+    "Version",
+    "as_file",
+    "as_object",
+    "name_below",
+    "resolve",
+]
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*", re.ASCII)
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):/(/?)(.*)", re.ASCII | re.DOTALL)
@@ -268,11 +277,11 @@ class ObjectPath:
             raise explained(FileExistsError("it is refused"), "write", str(self))
         return version
 
-    def put_if_absent(self, data: bytes) -> Version | None:
+    def put_if_absent(self, data: bytes | memoryview) -> Version | None:
         """Write the object if there is none; None if there is, unless with these very bytes."""
         return self._put(data, "create")
 
-    def put_if_unchanged(self, data: bytes, version: Version) -> Version | None:
+    def put_if_unchanged(self, data: bytes | memoryview, version: Version) -> Version | None:
         """Write the object if it is that content still; None if it is another, or gone."""
         return self._put(data, version.condition)
 
@@ -306,7 +315,7 @@ class ObjectPath:
     def _prefix(self) -> str | None:
         return self.key or None
 
-    def _put(self, data: bytes, mode: Any) -> Version | None:
+    def _put(self, data: bytes | memoryview, mode: Any) -> Version | None:
         import obstore
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
@@ -326,7 +335,7 @@ class ObjectPath:
                     return version
             raise
 
-    def _if_written(self, data: bytes) -> Version | None:
+    def _if_written(self, data: bytes | memoryview) -> Version | None:
         try:
             found, stat = self.read()
         except FileNotFoundError:
@@ -356,6 +365,33 @@ class ObjectPath:
 
 RunPath: TypeAlias = Path | ObjectPath
 """Where a run may lie."""
+
+
+def as_file(path: RunPath) -> Path:
+    """The path, for what works with files alone.
+
+    Raises:
+        ConfigError: it lies in an object store.
+    """
+    if isinstance(path, ObjectPath):
+        raise ConfigError(f"{str(path)!r} lies in an object store; name a folder or file instead")
+    return path
+
+
+def as_object(path: RunPath) -> ObjectPath:
+    """The path, for what works with objects alone.
+
+    Raises:
+        ConfigError: it is that of a file.
+    """
+    if not isinstance(path, ObjectPath):
+        raise ConfigError(f"{str(path)!r} is no object; write it as s3://BUCKET/FOLDER")
+    return path
+
+
+def name_below(path: RunPath, root: RunPath) -> str:
+    """The name of a file or object as seen from a folder that it lies in."""
+    return str(path).removeprefix(str(root)).lstrip("/")
 
 
 def resolve(text: str | RunPath) -> RunPath:

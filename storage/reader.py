@@ -7,7 +7,6 @@ looks at the manifest again.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import ConfigError, FormatError, RunStateError, ShapeError
@@ -18,7 +17,8 @@ from .kept import find_commit, read_kept
 from .layers import StoredLayer, check_fits
 from .layout import Layout, RunHeader, read_header
 from .lock import Writer, current_writer
-from .manifest import LayerEntry, Manifest
+from .manifest import LayerEntry, Manifest, is_no_commit
+from .objects import RunPath, resolve
 from .tier import CommittedLayer
 
 if TYPE_CHECKING:
@@ -41,6 +41,8 @@ def read_manifest(layout: Layout) -> Manifest | None:
         data = files.read_bytes(layout.manifest)
     except FileNotFoundError:
         return None
+    if is_no_commit(layout.manifest, data):
+        return None
     return Manifest.from_bytes(layout.manifest, data)
 
 
@@ -52,7 +54,7 @@ class RunReader:
     together also while the run goes on.
 
     Args:
-        path: the directory of the run.
+        path: the directory of the run, or its place in an object store.
         at: the number of an older commit that is kept, to read it instead of the newest.
 
     Attributes:
@@ -66,8 +68,8 @@ class RunReader:
         StorageError: the system refused.
     """
 
-    def __init__(self, path: Path, *, at: int | None = None) -> None:
-        self.path = Path(path).absolute()
+    def __init__(self, path: str | RunPath, *, at: int | None = None) -> None:
+        self.path: RunPath = resolve(path).absolute()
         self._at = at
         self._layout = Layout(self.path)
         self.header: RunHeader

@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import FormatError
@@ -20,14 +19,16 @@ from .documents import FORMAT_VERSION
 from .kept import keep_commit
 from .layers import write_group
 from .layout import RUN_KIND, Layout, is_run, not_a_run
-from .lock import RunLock
+from .lock import new_writing, take_lock
 from .metadata import METADATA_NAME, seal_metadata
+from .objects import ObjectPath, RunPath, name_below, resolve
+from .segments import segment_folder, segments, write_segments
 from .verify import Damage, Verification, check_run, verify
 from .writer import RunStore
-from .writing import Writing
 
 if TYPE_CHECKING:
     from .manifest import Manifest
+    from .writing import Writing
 
 __all__ = ["Repair", "repair"]
 
@@ -41,7 +42,7 @@ class Repair:
     after: Verification
 
 
-def repair(path: Path) -> Repair:
+def repair(path: str | RunPath) -> Repair:
     """Put right what `verify` finds, by going back to the newest whole commit where there is need.
 
     Raises:
@@ -50,20 +51,21 @@ def repair(path: Path) -> Repair:
         FormatError: a newer version wrote it, which may know better.
         StorageError: the system refused.
     """
-    layout = Layout(Path(path).absolute())
+    layout = Layout(resolve(path).absolute())
     if not is_run(layout.path):
         raise not_a_run(layout.path)
-    for path in (layout.header, layout.manifest):
-        _refuse_newer(path)
+    for file in (layout.header, layout.manifest):
+        _refuse_newer(file)
     before, manifests = check_run(layout)
-    lock = RunLock(layout.lock)
+    lock = take_lock(layout.lock)
     try:
+        writing = new_writing(layout, lock)
+        writing.refresh()
         # Once more, now that nobody else can write; taking the lock has signed it anew.
         found, manifests = check_run(layout)
         done = [f"{damage.file} was written anew" for damage in _differing(before, found)]
         if found.whole:
             return Repair(before, tuple(done), found)
-        writing = Writing(layout.scratch)
         writing.make_directory(layout.scratch)
         done += _metadata(layout, found, manifests, writing)
         found, manifests = check_run(layout)
@@ -88,8 +90,8 @@ def _metadata(
     layout: Layout, found: Verification, manifests: list[Manifest], writing: Writing
 ) -> list[str]:
     """Make the `zarr.json` files anew that are damaged."""
-    groups: dict[Path, dict[str, Any]] = {layout.group: {"format": RUN_KIND}, layout.layers: {}}
-    arrays: dict[Path, bytes] = {}
+    groups: dict[RunPath, dict[str, Any]] = {layout.group: {"format": RUN_KIND}, layout.layers: {}}
+    arrays: dict[RunPath, bytes] = {}
     for manifest in manifests:
         for name, entry in manifest.layers.items():
             groups[layout.layer(name)] = {"dtype": entry.dtype}
@@ -107,7 +109,7 @@ def _metadata(
             writing.replace(path, text)
             made.append(path)
     writing.sync_directories()
-    return [f"{path.relative_to(layout.path)} was made anew" for path in made]
+    return [f"{name_below(path, layout.path)} was made anew" for path in made]
 
 
 def _lost(found: Verification, keeping: list[Manifest]) -> list[str]:
@@ -137,10 +139,7 @@ def _events(
     """Leave out of a damaged event log what is no line of it; the commits take what is left."""
     if not any(damage.file == layout.events.name for damage in found.damage):
         return []
-    try:
-        data = files.read_bytes(layout.events)
-    except FileNotFoundError:
-        data = b""
+    data = _log(layout)
     text, start = b"", 0
     for index, manifest in enumerate(keeping):
         for line in data[start : manifest.event_bytes].split(b"\n"):
@@ -152,8 +151,21 @@ def _events(
         keeping[index] = dataclasses.replace(
             manifest, event_bytes=len(text), event_checksum=f"{files.checksum(text):08x}"
         )
-    writing.replace(layout.events, text)
+    if isinstance(layout.events, ObjectPath):
+        write_segments(layout.events, text, writing)
+    else:
+        writing.replace(layout.events, text)
     return ["events.jsonl was repaired; some of its lines may be missing or wrong"]
+
+
+def _log(layout: Layout) -> bytes:
+    """All bytes of the event log that there are."""
+    if isinstance(layout.events, ObjectPath):
+        return b"".join(segments(segment_folder(layout.events)))
+    try:
+        return files.read_bytes(layout.events)
+    except FileNotFoundError:
+        return b""
 
 
 def _point_at(layout: Layout, keeping: list[Manifest], writing: Writing) -> None:
@@ -165,7 +177,7 @@ def _point_at(layout: Layout, keeping: list[Manifest], writing: Writing) -> None
     writing.sync_directories()
 
 
-def _refuse_newer(path: Path) -> None:
+def _refuse_newer(path: RunPath) -> None:
     try:
         version = json.loads(files.read_bytes(path))["version"]
     except (FileNotFoundError, ValueError, KeyError, TypeError, RecursionError):

@@ -9,9 +9,10 @@ object that is full is never touched, and there are as many objects as the log h
 from __future__ import annotations
 
 import re
+import threading
 import time
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import RunStateError
 
@@ -20,7 +21,10 @@ from .documents import encode, plain
 from .lease import Lease
 from .objects import ObjectPath
 
-__all__ = ["SegmentLog", "read_segments", "segment_folder", "segments"]
+if TYPE_CHECKING:
+    from .writing import Writing
+
+__all__ = ["SegmentLog", "read_segments", "segment_folder", "segments", "write_segments"]
 
 SEGMENT_BYTES = 1 << 18
 _NAME = re.compile(r"(\d{16})\.jsonl", re.ASCII)
@@ -54,6 +58,7 @@ class SegmentLog:
         self.checksum = checksum
         self._folder = segment_folder(path)
         self._lease = lease
+        self._turn = threading.Lock()  # lines come while a commit puts those before them
         self._open = True
         self._start = 0  # where the last piece begins
         self._last = b""  # its bytes
@@ -107,9 +112,10 @@ class SegmentLog:
         """
         self.require_open()
         line = encode(plain({"time": time.time(), **record}))
-        self._last += line
-        self.size += len(line)
-        self.checksum = files.checksum(line, self.checksum)
+        with self._turn:
+            self._last += line
+            self.size += len(line)
+            self.checksum = files.checksum(line, self.checksum)
 
     def sync(self) -> None:
         """Put every line so far into the store.
@@ -119,9 +125,10 @@ class SegmentLog:
             StorageError: the store refused; the lines are kept for the next time.
         """
         self.require_open()
-        if self._stored != len(self._last):
-            self._lease.put(self._piece(self._start), self._last)
-            self._stored = len(self._last)
+        data = self._last
+        if self._stored != len(data):
+            self._lease.put(self._piece(self._start), data)
+            self._stored = len(data)
         self._seal()
 
     def close(self) -> None:
@@ -140,8 +147,10 @@ class SegmentLog:
             )
 
     def _seal(self) -> None:
-        if self._stored == len(self._last) >= SEGMENT_BYTES:
-            self._start, self._last, self._stored = self.size, b"", 0
+        with self._turn:
+            if self._stored >= SEGMENT_BYTES:
+                self._start += self._stored
+                self._last, self._stored = self._last[self._stored :], 0
 
     def _piece(self, start: int) -> ObjectPath:
         return self._folder / f"{start:016d}.jsonl"
@@ -185,6 +194,26 @@ def segments(folder: ObjectPath, stop: int | None = None, start: int = 0) -> Ite
         place += len(data)
         end = len(data) if stop is None else stop - first
         yield data[max(0, start - first) : max(0, end)]
+
+
+def write_segments(path: ObjectPath, data: bytes, writing: Writing) -> None:
+    """Let a log hold these bytes and no others.
+
+    Args:
+        path: of the file that the log would be.
+        data: all of its lines.
+        writing: where the objects go through.
+
+    Raises:
+        StorageError: the store refused; what is left is a damaged log.
+    """
+    folder = segment_folder(path)
+    writing.remove_tree(folder)
+    start = 0
+    while start < len(data):
+        end = data.find(b"\n", start + SEGMENT_BYTES) + 1 or len(data)
+        writing.replace(folder / f"{start:016d}.jsonl", data[start:end])
+        start = end
 
 
 def read_segments(path: ObjectPath, offset: int = 0) -> tuple[bytes, int]:

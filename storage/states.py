@@ -7,7 +7,6 @@ know (NaN and the infinities) are written as `{"$float": "inf"}`, so that they s
 import json
 import math
 import struct
-from pathlib import Path
 from typing import Any
 
 from safetensors.torch import load, save
@@ -16,6 +15,7 @@ from streamlearn.errors import FormatError
 from streamlearn.state import StateTree, flatten, unflatten
 
 from .documents import FORMAT_VERSION
+from .objects import RunPath
 
 __all__ = ["decode_state", "encode_state"]
 
@@ -36,7 +36,7 @@ def encode_state(tree: StateTree) -> bytes:
     return data
 
 
-def decode_state(path: Path, data: bytes) -> StateTree:
+def decode_state(path: RunPath, data: bytes) -> StateTree:
     """The state tree of a file's bytes.
 
     Args:

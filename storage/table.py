@@ -13,7 +13,6 @@ another name, so that it stays as long as the layer, not as the run.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,10 +24,10 @@ from .manifest import LayerEntry, ShardVersion, TableEntry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
+    from .objects import RunPath
     from .writing import Writing
 
 __all__ = ["RECORD_BYTES", "ShardTable", "read_records"]
@@ -39,7 +38,7 @@ _SPARE = 4096
 """Records that a file may always have beside those that count."""
 
 
-def read_records(path: Path, entry: TableEntry) -> NDArray[Any]:
+def read_records(path: RunPath, entry: TableEntry) -> NDArray[Any]:
     """The committed records of a table's file.
 
     Raises:
@@ -71,7 +70,7 @@ class ShardTable:
         FormatError: the file is missing or damaged, or does not cover the committed rows.
     """
 
-    def __init__(self, root: Path, entry: LayerEntry) -> None:
+    def __init__(self, root: RunPath, entry: LayerEntry) -> None:
         self._root = root
         self._block_rows = entry.block_rows
         self._columns = list(entry.columns)
@@ -192,7 +191,7 @@ class ShardTable:
         )
 
 
-def _foreign(path: os.PathLike[str]) -> str:
+def _foreign(path: RunPath) -> str:
     return (
         f"{str(path)!r} is damaged (it does not cover the committed rows); "
         "put back a copy of this file"

@@ -8,30 +8,42 @@ from __future__ import annotations
 
 import errno
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from streamlearn.errors import FormatError, RunNotFoundError, StorageError, StreamlearnError
 
 from . import files
 from .codec import rows_checksum
-from .columns import StoredColumn, same_file
+from .columns import StoredColumn
 from .kept import read_kept
 from .layout import Layout, not_a_run, read_header
 from .lock import is_lock_text
 from .manifest import Manifest
 from .metadata import METADATA_NAME, read_metadata
+from .objects import ObjectPath, name_below, resolve
 from .reader import read_manifest
+from .segments import segment_folder, segments
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from .manifest import LayerEntry
+    from .objects import RunPath
     from .table import ShardTable
 
 __all__ = ["CheckedCommit", "Damage", "Verification", "check_run", "verify"]
 
 _ATTEMPTS = 5
+# Of what is in the way of reading anything, which says nothing about the files.
+_OBSTACLES = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EMFILE,
+    errno.ENODEV,
+    errno.ETIMEDOUT,
+    errno.EHOSTUNREACH,
+    errno.EAGAIN,
+)
 _Seen = TypeVar("_Seen")
 
 
@@ -81,14 +93,14 @@ class Verification:
         return next((commit for commit in reversed(self.commits) if commit.whole), None)
 
 
-def verify(path: Path) -> Verification:
+def verify(path: str | RunPath) -> Verification:
     """Read everything of every commit that a run keeps; also while it is written.
 
     Raises:
         RunNotFoundError: there is no such directory, or it is not a run.
-        StorageError: this user may not read it.
+        StorageError: this user may not read it, or the store is away.
     """
-    layout = Layout(Path(path).absolute())
+    layout = Layout(resolve(path).absolute())
     found = None
     for _ in range(_ATTEMPTS):
         before = _text(layout.manifest)
@@ -137,6 +149,7 @@ class _Check:
         self.damage: list[Damage] = []
         self.files = 0
         self.bytes = 0
+        self._shown: set[RunPath] = set()  # copies of shards for zarr that were looked at
 
     def everything(self) -> None:
         """Check all files; the manifests first, for they say what there is."""
@@ -153,7 +166,7 @@ class _Check:
         self._try(self.layout.lock, [], self._lock)
 
     def _try(
-        self, path: Path, commits: Sequence[int], look: Callable[..., _Seen], *arguments: Any
+        self, path: RunPath, commits: Sequence[int], look: Callable[..., _Seen], *arguments: Any
     ) -> _Seen | None:
         """Let one file be looked at, and note what is wrong with it."""
         self._count(path)
@@ -162,23 +175,25 @@ class _Check:
         except (FormatError, RunNotFoundError) as error:
             self._note(path, error, commits)
         except StorageError as error:
-            if error.errno in (errno.EACCES, errno.EPERM, errno.EMFILE):
+            if error.errno in _OBSTACLES:
                 raise
             self._note(path, error, commits)
         return None
 
-    def _note(self, path: Path, error: StreamlearnError, commits: Sequence[int]) -> None:
+    def _note(self, path: RunPath, error: StreamlearnError, commits: Sequence[int]) -> None:
         message = str(error)
         if repr(str(self.layout.scenario)) in message:
             path = self.layout.scenario
         problem = message.rpartition("; ")[0].removeprefix(f"{str(path)!r} ")
-        name = str(path.relative_to(self.layout.path))
+        name = name_below(path, self.layout.path)
         self.damage.append(Damage(name, problem, tuple(sorted(set(commits)))))
 
-    def _count(self, path: Path) -> None:
+    def _count(self, path: RunPath) -> None:
         try:
             size = path.stat().st_size
-        except OSError:
+        except OSError as error:
+            if isinstance(error, StorageError) and error.errno in _OBSTACLES:
+                raise
             return  # what is missing is noted where it is read
         self.files += 1
         self.bytes += size
@@ -199,7 +214,8 @@ class _Check:
 
     def _orphans(self, lost: bool) -> None:
         """What is kept of a run whose manifest cannot be read, or (lost) is not there."""
-        paths = sorted(self.layout.commits.glob("*.json")) if self.layout.commits.is_dir() else []
+        folder = self.layout.commits
+        paths: list[RunPath] = sorted(folder.glob("*.json")) if folder.is_dir() else []
         for path in paths:
             older = self._try(path, [], _orphan, path)
             self.manifests += [older] if older else []
@@ -288,12 +304,18 @@ class _Check:
 
         self._try(path, everyone, look)
         shown = stored.shown_path(shard)
-        if path != shown and not same_file(path, shown) and shown.exists():
+        if path == shown or shown in self._shown:
+            return
+        if not files.same_file(path, shown) and shown.is_file():
             # Only zarr looks at it. It may be the version before, after a crash.
+            self._shown.add(shown)
             self._try(shown, [], stored.decode, shown, 0)
 
     def _events(self) -> None:
         path = self.layout.events
+        if isinstance(path, ObjectPath):
+            self._segments(path)
+            return
         try:
             with files.translated("read", path, missing=True), path.open("rb") as file:
                 size = path.stat().st_size
@@ -310,6 +332,22 @@ class _Check:
         except FileNotFoundError as error:
             raise FormatError(f"{str(path)!r} is missing; repair the run") from error
 
+    def _segments(self, path: ObjectPath) -> None:
+        """The event log of a run in an object store."""
+        folder = segment_folder(path)
+        for piece in folder.iterdir():
+            self._count(piece)
+        for manifest in self.manifests:
+            size = checksum = 0
+            for data in segments(folder, manifest.event_bytes):
+                size, checksum = size + len(data), files.checksum(data, checksum)
+            reason = "its checksum does not fit"
+            if size < manifest.event_bytes:
+                reason = f"it lost {manifest.event_bytes - size} bytes"
+            elif checksum == int(manifest.event_checksum, 16):
+                continue
+            raise FormatError(f"{str(path)!r} is damaged ({reason}); repair the run")
+
     def _lock(self) -> None:
         try:
             data = files.read_bytes(self.layout.lock)
@@ -319,11 +357,11 @@ class _Check:
             raise FormatError(f"{str(self.layout.lock)!r} is damaged (no writer wrote it); repair")
 
 
-def _orphan(path: Path) -> Manifest:
+def _orphan(path: RunPath) -> Manifest:
     return Manifest.from_bytes(path, _require(path))
 
 
-def _state(path: Path, manifest: Manifest) -> None:
+def _state(path: RunPath, manifest: Manifest) -> None:
     if f"{files.checksum(_require(path)):08x}" != manifest.state_checksum:
         raise FormatError(
             f"{str(path)!r} is damaged (its checksum does not fit); put back a copy of this file"
@@ -341,14 +379,14 @@ def _open_column(layout: Layout, entry: LayerEntry, column: str, most: int | Non
     return stored
 
 
-def _require(path: Path) -> bytes:
+def _require(path: RunPath) -> bytes:
     try:
         return files.read_bytes(path)
     except FileNotFoundError as error:
         raise FormatError(f"{str(path)!r} is missing; put back a copy of this file") from error
 
 
-def _text(path: Path) -> bytes | None:
+def _text(path: RunPath) -> bytes | None:
     try:
         return files.read_bytes(path)
     except (FileNotFoundError, StorageError):

@@ -7,13 +7,11 @@ commit may be left to while learning goes on.
 from __future__ import annotations
 
 import dataclasses
-import os
-import shutil
+import functools
 import threading
 import time
 import uuid
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamlearn import __version__
@@ -21,13 +19,14 @@ from streamlearn.errors import RunStateError
 
 from . import documents, files
 from .commits import Commits
-from .creation import build_run, make_directories, run_exists
-from .events import EventLog
+from .creation import create_run, delete_run
+from .events import open_log
 from .kept import check_keep, read_kept
 from .layers import check_fits
 from .layout import Layout, check_name, read_header
-from .lock import RunLock
+from .lock import HeldLock, new_writing, take_lock
 from .manifest import Commit, Compaction, Manifest, Status
+from .objects import RunPath, resolve
 from .pending import PendingCommit
 from .reader import RunReader
 from .tier import LayerStore
@@ -49,17 +48,17 @@ class RunStore:
     Made by `create` or `open`.
 
     Attributes:
-        path: the directory of the run, absolute.
+        path: the directory of the run, absolute, or its place in an object store.
     """
 
-    def __init__(self, layout: Layout, lock: RunLock) -> None:
+    def __init__(self, layout: Layout, lock: HeldLock) -> None:
         self.path = layout.path
         self._layout = layout
         self._lock = lock
         self._turn = threading.Lock()  # one commit, or one block, is written at a time
         self._pending: PendingCommit | None = None
-        self._commits = Commits(layout)
-        self._log = EventLog(layout.events, *_committed_events(self.manifest))
+        self._commits = Commits(layout, functools.partial(new_writing, layout, lock))
+        self._log = open_log(layout.events, lock, *_committed_events(self.manifest))
 
     @property
     def manifest(self) -> Manifest | None:
@@ -68,7 +67,7 @@ class RunStore:
 
     @classmethod
     def create(
-        cls, runs: Path, name: str, *, scenario: Mapping[str, Any], scenario_name: str
+        cls, runs: RunPath, name: str, *, scenario: Mapping[str, Any], scenario_name: str
     ) -> RunStore:
         """Make a run and open it.
 
@@ -86,10 +85,7 @@ class RunStore:
         """
         check_name(name, "run.name")
         settings = documents.encode(documents.plain(scenario), indent=1)
-        runs = Path(runs).absolute()
-        target = runs / name
-        if os.path.lexists(target):
-            raise run_exists(target)
+        runs = resolve(runs).absolute()
         header = {
             "id": uuid.uuid4().hex,
             "name": name,
@@ -98,29 +94,16 @@ class RunStore:
             "program": __version__,
             "scenario_checksum": f"{files.checksum(settings):08x}",
         }
-        make_directories(runs)
-        made = runs / f".making-{uuid.uuid4().hex}"
-        lock = None
+        layout, lock = create_run(runs, header, settings)
         try:
-            lock = build_run(Layout(made), header, settings)
-            with files.translated("write", target):
-                try:
-                    files.rename(made, target)
-                except OSError as error:
-                    if os.path.lexists(target):  # made by somebody else in the meantime
-                        raise run_exists(target) from error
-                    raise
-            made = target
-            files.sync_directory(runs)
-            return cls(Layout(target), lock)
+            return cls(layout, lock)
         except BaseException:
-            shutil.rmtree(made, ignore_errors=True)
-            if lock is not None:
-                lock.release()
+            delete_run(layout.path)
+            lock.release()
             raise
 
     @classmethod
-    def open(cls, path: Path) -> RunStore:
+    def open(cls, path: str | RunPath) -> RunStore:
         """Open a run to go on with it, at its newest commit.
 
         Whatever a crash left behind after that commit is put away: event lines, shards, states and
@@ -132,9 +115,9 @@ class RunStore:
             FormatError: a file of it is damaged or of a newer version; names the file.
             StorageError: the system refused.
         """
-        layout = Layout(Path(path).absolute())
+        layout = Layout(resolve(path).absolute())
         read_header(layout)
-        lock = RunLock(layout.lock)
+        lock = take_lock(layout.lock)
         try:
             return cls(layout, lock)
         except BaseException:
@@ -393,6 +376,11 @@ class RunStore:
             self._pending.wait()
         self._log.close()
         self._lock.release()
+
+    def discard(self) -> None:
+        """Close it and delete all of it, as far as that can be done."""
+        self.close()
+        delete_run(self.path)
 
     def __enter__(self) -> RunStore:
         return self

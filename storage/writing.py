@@ -1,4 +1,7 @@
-"""Files that appear whole, and what they add up to for the figures of a commit."""
+"""Files that appear whole, and what they add up to for the figures of a commit.
+
+`object_writing.ObjectWriting` does the same for a run in an object store.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,22 @@ import contextlib
 import errno
 import itertools
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from streamlearn.errors import StorageError
 
 from . import files
 from .files import translated
+from .objects import as_file
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     import numpy as np
     from numpy.typing import NDArray
+
+    from .layout import Layout
+    from .objects import RunPath
 
 __all__ = ["Writing"]
 
@@ -35,26 +43,68 @@ class Writing:
     Attributes:
         bytes_written: everything written so far.
         bytes_grown: the same, less what the replaced files took.
+        writer: what the manifest says of who writes; nothing for files.
+        links: whether a second name of a file takes no room.
 
     `replace` does so at once. Many files are quicker `later`: the system begins to write them while
     others are made, and `finish` waits for all of them and names them. A name is durable once its
     directory is: `sync_directories` does that for all of them, each once.
     """
 
+    writer = ""
+    links = True
+
     def __init__(self, scratch: Path) -> None:
-        self.scratch = scratch
         self.bytes_written = 0
         self.bytes_grown = 0
+        self._scratch = scratch
         self._directories: set[Path] = set()
         self._waiting: dict[Path, Path] = {}
         self._room: NDArray[np.uint8] | None = None
 
-    def replace(self, path: Path, data: bytes) -> None:
+    # -- what there is -----------------------------------------------------------------------
+
+    def settle(self, layout: Layout) -> None:
+        """Make sure that the newest manifest is there for good, before its word is acted on.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        files.sync_directory(as_file(layout.path))
+
+    def refresh(self) -> None:
+        """Find out what there is, which needs nothing where files are simply looked at."""
+
+    def size_of(self, path: RunPath) -> int:
+        """The size of a file in bytes, 0 where there is none."""
+        return files.size_of(path)
+
+    def has(self, path: RunPath) -> bool:
+        """Whether there is such a file."""
+        return path.exists()
+
+    def same(self, one: RunPath, other: RunPath) -> bool:
+        """Whether two names are there and one of them need not be copied to the other."""
+        return files.same_file(one, other)
+
+    def own_size(self, path: RunPath) -> int:
+        """What deleting a name would free: nothing where the file has another."""
+        return files.own_size(as_file(path))
+
+    def other_bytes(self, layout: Layout) -> int:
+        """The bytes of all files of a run but the manifest and the event log."""
+        counted = (layout.manifest, layout.events)
+        return files.tree_bytes(layout.path) - sum(map(files.size_of, counted))
+
+    # -- what is to be -----------------------------------------------------------------------
+
+    def replace(self, path: RunPath, data: bytes) -> None:
         """Write a file so that a crash leaves the old one or the new one, never a part.
 
         Raises:
             StorageError: the system refused; the old file is as it was.
         """
+        path = as_file(path)
         temporary = self._aside(path, data, wait=True)
         self._name(temporary, path)
 
@@ -66,12 +116,13 @@ class Writing:
             self._room = np.empty(size, np.uint8)
         return self._room
 
-    def later(self, path: Path, data: bytes | memoryview) -> None:
+    def later(self, path: RunPath, data: bytes | memoryview) -> None:
         """Write a file that gets its name by `finish`.
 
         Raises:
             StorageError: the system refused; the old file is as it was.
         """
+        path = as_file(path)
         self._waiting[path] = self._aside(path, data, wait=False)
 
     def finish(self) -> None:
@@ -97,12 +148,13 @@ class Writing:
             self.bytes_grown += other.bytes_grown
         self._directories |= other._directories
 
-    def append(self, path: Path, data: bytes, offset: int) -> None:
+    def append(self, path: RunPath, data: bytes, offset: int) -> None:
         """Write bytes at an offset of a file, of which nobody needs what comes after that.
 
         Raises:
             StorageError: the system refused; what comes before the offset is as it was.
         """
+        path = as_file(path)
         with translated("write", path):
             before = files.size_of(path)
             descriptor = files.open_file(path)
@@ -114,13 +166,14 @@ class Writing:
         self.bytes_written += len(data)
         self.bytes_grown += max(0, offset + len(data) - before)
 
-    def copy(self, source: Path, target: Path) -> None:
+    def copy(self, source: RunPath, target: RunPath) -> None:
         """Let a file have a second name, replacing what had that name, or be there twice.
 
         Raises:
             StorageError: the system refused.
         """
-        temporary = self.scratch / str(next(_NUMBERS))
+        source, target = as_file(source), as_file(target)
+        temporary = self._scratch / str(next(_NUMBERS))
         try:
             with translated("write", target):
                 before = files.own_size(target)
@@ -137,7 +190,7 @@ class Writing:
         self._directories.add(target.parent)
 
     def _aside(self, path: Path, data: bytes | memoryview, *, wait: bool) -> Path:
-        temporary = self.scratch / str(next(_NUMBERS))
+        temporary = self._scratch / str(next(_NUMBERS))
         try:
             with translated("write", path):
                 descriptor = files.open_file(temporary, empty=True)
@@ -169,12 +222,13 @@ class Writing:
         self.bytes_grown += grown
         self._directories.add(path.parent)
 
-    def make_directory(self, path: Path) -> None:
+    def make_directory(self, path: RunPath) -> None:
         """Make a directory, and those above it that are missing.
 
         Raises:
             StorageError: the system refused.
         """
+        path = as_file(path)
         with translated("write", path):
             if not path.is_dir():
                 if not path.parent.is_dir():
@@ -182,26 +236,48 @@ class Writing:
                 files.make_directory(path)
                 self._directories.add(path.parent)
 
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a finished directory its name; nothing has that name.
+    def building(self, path: RunPath) -> RunPath:
+        """Where to make a directory that is to appear whole by `built`; nothing is there.
 
         Raises:
             StorageError: the system refused.
         """
+        place = self._scratch / "layer"
+        files.remove_tree(place)
+        return place
+
+    def built(self, source: RunPath, target: RunPath) -> None:
+        """Give a finished directory its name; what had that name goes.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        source, target = as_file(source), as_file(target)
+        self.sync_directories()
+        files.remove_tree(target)
         with translated("write", target):
             files.rename(source, target)
         self._directories.add(target.parent)
 
-    def remove(self, path: Path) -> None:
+    def remove(self, path: RunPath) -> None:
         """Delete a file.
 
         Raises:
             StorageError: the system refused.
         """
+        path = as_file(path)
         with translated("delete", path):
             before = files.own_size(path)
             files.remove(path)
         self.bytes_grown -= before
+
+    def remove_tree(self, path: RunPath) -> None:
+        """Delete a file or a directory with everything in it, if it is there; nothing is counted.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        files.remove_tree(as_file(path))
 
     def sync_directories(self) -> None:
         """Make every name given since the last call durable, each directory synced once.

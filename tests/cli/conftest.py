@@ -23,6 +23,7 @@ from streamlearn.events import (
     Stopped,
     as_json,
 )
+from streamlearn.storage.objects import as_file
 
 SLOW_SESSION = Path(__file__).with_name("slow_session.py")
 
@@ -118,7 +119,7 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
                     memories={"output": memory},
                     summary={"prequential_accuracy": 0.6934, "test_accuracy": None},
                 )
-            return store.path
+            return as_file(store.path)
 
     return write
 

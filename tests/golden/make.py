@@ -19,25 +19,26 @@ from streamlearn.events import Progress
 from streamlearn.scenarios.build import build_loop, open_splits
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import override, resolve
-from streamlearn.storage import FORMAT_VERSION, RunReader
+from streamlearn.storage import FORMAT_VERSION, RunReader, RunStore
+from streamlearn.storage.objects import as_file
 
 HERE = Path(__file__).parent
 WORDS = (
     "scenario=digits-onepass",
-    "data.limit=320",
+    "data.limit=900",
     "encoder.fit=64",
-    "encoder.width=16",
+    "encoder.width=8",
     "network.hidden=1",
     "memory.block_rows=512",
     "learner.batch=16",
     "learner.device=cpu",
     "learner.dtype=float32",
     "checkpoint.keep=2",
-    "checkpoint.every_steps=6",
+    "checkpoint.every_steps=20",
     "run.dir=runs",
     "run.name=digits",
 )
-STOP = 14
+STOP = 36
 SAMPLES = 20
 
 
@@ -57,6 +58,31 @@ def load_learner(path: Path) -> Learner:
     return loop.learner
 
 
+def change_some_rows(path: Path) -> None:
+    """A commit in which rows have other values and some are dead, as forgetting would make it."""
+    with RunStore.open(path) as store:
+        reader = store.read()
+        before = reader.manifest()
+        if before is None:
+            raise SystemExit("the run has no commit")
+        memories = load_learner(path).memories()
+        for name, memory in memories.items():
+            memory.clear()
+            store.open_memory(name, memory)
+            value = torch.linspace(-0.01, 0.01, 3 * memory.value_width).reshape(3, -1)
+            memory.rewrite(torch.tensor([20, 511, 560]), value=value)
+            memory.drop(torch.tensor([30, 565]))
+        store.commit(
+            step=before.step,
+            samples=before.samples,
+            status="stopped",
+            state=reader.state(),
+            memories=memories,
+            summary=before.summary,
+            keep=3,
+        )
+
+
 def make(target: Path) -> None:
     """Make a run that was stopped on the way, and what is expected of it."""
     torch.set_num_threads(1)
@@ -64,7 +90,8 @@ def make(target: Path) -> None:
         for event in session.events():
             if isinstance(event, Progress) and event.step == STOP:
                 session.request_stop("SIGINT")
-    probabilities = load_learner(session.path).predict_proba(first_digits())
+    change_some_rows(as_file(session.path))
+    probabilities = load_learner(as_file(session.path)).predict_proba(first_digits())
     reader = RunReader(session.path)
     manifest = reader.manifest()
     if manifest is None:
@@ -75,13 +102,13 @@ def make(target: Path) -> None:
         for column, values in reader.columns(name, 0, entry.rows).items()
     }
     expected = {
-        "steps": list(manifest.steps),
+        "steps": [*(kept.step for kept in manifest.kept), manifest.step],
         "samples": manifest.samples,
         "rows": {name: entry.rows for name, entry in manifest.layers.items()},
         "sha256": rows,
         "probabilities": probabilities.tolist(),
     }
-    shutil.copytree(session.path, target)
+    shutil.copytree(as_file(session.path), target)
     (target / "lock").write_bytes(b"")  # who made it is nobody's business
     text = json.dumps(expected, indent=1) + "\n"
     (target.parent / f"{target.name}.json").write_text(text)

@@ -10,6 +10,7 @@ from streamlearn.errors import RunStateError
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader
+from streamlearn.storage.objects import as_file
 
 WORDS = ["data.limit=240", "encoder.fit=64", "learner.batch=16", "evaluation.test=false"]
 KEPT = ["checkpoint.keep=3", "checkpoint.every_steps=3"]
@@ -21,7 +22,7 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
     words = [f"run.dir={runs}", "run.name=run", *WORDS, *KEPT]
     with Session.start(resolve(words)) as session:
         list(session.events())
-    return session.path
+    return as_file(session.path)
 
 
 @pytest.fixture

@@ -1,12 +1,11 @@
 """What the tests of crashes let happen to a run: rows come, change and go; it goes back."""
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import torch
 
 from streamlearn.memory import Memory
-from streamlearn.storage import RunReader, RunStore
+from streamlearn.storage import RunPath, RunReader, RunStore
 
 from .support import LAYER, assert_same_bits, change, commit, grow, load, make_memory, make_store
 
@@ -39,7 +38,7 @@ def memory_at(part: int) -> Memory:
     return alive
 
 
-def begin(runs: Path) -> Path:
+def begin(runs: RunPath) -> RunPath:
     """A run with the first commit."""
     with make_store(runs) as store:
         _commit(store, memory_at(0), 0)
@@ -66,7 +65,7 @@ def go_on(store: RunStore, part: int) -> Iterator[int]:
         yield following
 
 
-def part_of(path: Path, acknowledged: int) -> int:
+def part_of(path: RunPath, acknowledged: int) -> int:
     """Which part of the story a run is at; nothing that was acknowledged is lost.
 
     The newest commit and all that are kept are whole.

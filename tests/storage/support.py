@@ -12,7 +12,7 @@ import torch
 import zarr
 
 from streamlearn.memory import Memory, Tuples
-from streamlearn.storage import Commit, RunReader, RunStore, files
+from streamlearn.storage import Commit, RunPath, RunReader, RunStore, files
 from streamlearn.storage.reader import widened
 
 KEY_WIDTH = 6
@@ -55,7 +55,7 @@ def change(memory: Memory, rows: list[int], step: int) -> None:
     memory.rewrite(torch.tensor(rows), weight=weight, value=value)
 
 
-def make_store(runs: Path, name: str = "run") -> RunStore:
+def make_store(runs: RunPath, name: str = "run") -> RunStore:
     return RunStore.create(runs, name, scenario={"seed": 1}, scenario_name="test")
 
 

@@ -12,6 +12,7 @@ import zarr
 from streamlearn.errors import ConfigError, FormatError, RunStateError, ShapeError
 from streamlearn.memory import Memory
 from streamlearn.storage import Manifest, RunReader, RunStore, files
+from streamlearn.storage.objects import as_file
 
 from .support import (
     BLOCK_ROWS,
@@ -38,7 +39,7 @@ def test_plain_zarr_reads_the_same_bits_at_every_commit(tmp_path: Path, dtype: t
             grow(memory, rows, step)
             commit(store, memory, step)
             count = len(memory)
-            assert_zarr_shows(store.path, committed_columns(memory), count, count)
+            assert_zarr_shows(as_file(store.path), committed_columns(memory), count, count)
             assert_same_bits(load(RunReader(store.path), dtype), memory)
 
 
@@ -69,7 +70,7 @@ def test_zarr_shows_no_more_than_the_manifest_at_every_step_of_a_commit(
     looks = 0
 
     with make_store(tmp_path) as store:
-        path = store.path
+        path = as_file(store.path)
 
         def look(*arguments: Any) -> None:
             nonlocal looks
@@ -92,7 +93,7 @@ def test_full_shards_are_written_once_and_unchanged_ones_never_again(tmp_path: P
     grow(memory, 2 * BLOCK_ROWS + 10, 0)
     with make_store(tmp_path) as store:
         commit(store, memory, 0)
-        shards = store.path / "memory.zarr" / "layers" / LAYER
+        shards = as_file(store.path) / "memory.zarr" / "layers" / LAYER
         before = {name: snapshot(shards / name / "c") for name in ("key", "weight")}
         grow(memory, 5, 1)
         commit(store, memory, 1)
@@ -110,9 +111,9 @@ def test_a_commit_without_news_writes_state_and_manifest_alone(tmp_path: Path) -
     grow(memory, 700, 0)
     with make_store(tmp_path) as store:
         commit(store, memory, 0)
-        before = snapshot(store.path / "memory.zarr")
+        before = snapshot(as_file(store.path) / "memory.zarr")
         result = commit(store, memory, 1)
-        assert snapshot(store.path / "memory.zarr") == before
+        assert snapshot(as_file(store.path) / "memory.zarr") == before
         manifest = (store.path / "manifest.json").stat().st_size
         state = (store.path / "state" / "000000000001.safetensors").stat().st_size
         assert result.bytes_written == manifest + state
@@ -124,11 +125,11 @@ def test_resuming_writes_no_shard_again_whoever_loaded_it(tmp_path: Path, own: b
     grow(memory, 700, 0)
     with make_store(tmp_path) as store:
         commit(store, memory, 0)
-    before = snapshot(store.path / "memory.zarr")
+    before = snapshot(as_file(store.path) / "memory.zarr")
     with RunStore.open(store.path) as store:
         again = load(store.read() if own else RunReader(store.path))
         commit(store, again, 1)
-        assert snapshot(store.path / "memory.zarr") == before
+        assert snapshot(as_file(store.path) / "memory.zarr") == before
         grow(again, 600, 2)
         commit(store, again, 2)
         assert_same_bits(load(RunReader(store.path)), again)
@@ -145,7 +146,7 @@ def test_opening_reads_no_rows_and_a_commit_only_the_block_that_grew(
     original = files.read_into
 
     def look(path: Path, places: Any) -> None:
-        read.append(str(path.relative_to(store.path / "memory.zarr" / "layers" / LAYER)))
+        read.append(str(path.relative_to(as_file(store.path) / "memory.zarr" / "layers" / LAYER)))
         original(path, places)
 
     monkeypatch.setattr(files, "read_into", look)
@@ -248,7 +249,7 @@ def test_the_manifest_says_what_was_committed(tmp_path: Path) -> None:
         result = commit(store, memory, 3, status="finished", summary=summary)
         assert store.manifest == RunReader(store.path).manifest()
         manifest = store.manifest
-        text = (store.path / "manifest.json").read_text()
+        text = (as_file(store.path) / "manifest.json").read_text()
     assert manifest is not None
     assert (manifest.commit, manifest.step, manifest.samples) == (1, 3, 30)
     assert manifest.status == "finished"
@@ -265,7 +266,7 @@ def test_what_cannot_be_committed_is_refused_and_harms_nothing(tmp_path: Path) -
     grow(memory, 600, 0)
     with make_store(tmp_path) as store:
         commit(store, memory, 0)
-        before = snapshot(store.path, folders=False)
+        before = snapshot(as_file(store.path), folders=False)
         other = make_memory()
         grow(other, 600, 5)
         short = make_memory()
@@ -290,7 +291,7 @@ def test_what_cannot_be_committed_is_refused_and_harms_nothing(tmp_path: Path) -
         for changes, kind, message in cases:
             with pytest.raises(kind, match=message):
                 commit(store, memory, **{"step": 1, **changes})
-            assert snapshot(store.path, folders=False) == before
+            assert snapshot(as_file(store.path), folders=False) == before
         grow(memory, 100, 1)
         commit(store, memory, 1)
         assert_same_bits(load(RunReader(store.path)), memory)
@@ -300,9 +301,9 @@ def test_a_closed_run_takes_neither_events_nor_commits(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.close()
     store.close()
-    before = snapshot(store.path)
+    before = snapshot(as_file(store.path))
     with pytest.raises(RunStateError, match="is closed; open it again"):
         store.log({"event": "late"})
     with pytest.raises(RunStateError, match="is closed; open it again"):
         commit(store, make_memory(), 0)
-    assert snapshot(store.path) == before
+    assert snapshot(as_file(store.path)) == before

@@ -1,5 +1,6 @@
 """A crash, or a refusal of the system, at every single step: the last commit is whole."""
 
+import contextlib
 import errno
 import itertools
 import shutil
@@ -11,7 +12,9 @@ import pytest
 from streamlearn.errors import StorageError
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files, list_runs
+from streamlearn.storage.objects import as_file
 
+from . import story
 from .support import (
     LAYER,
     REFUSALS,
@@ -60,7 +63,7 @@ def original(tmp_path: Path, commits: int) -> Path:
             grow(memory, GROWTH[step], step)
             store.log({"event": "progress", "step": step})
             commit(store, memory, step)
-    return store.path
+    return as_file(store.path)
 
 
 def committed(path: Path) -> int:
@@ -92,7 +95,7 @@ def go_on(store: RunStore, done: int, more: int = 1) -> None:
         store.read().load_memory(LAYER, memory)
         assert_same_bits(memory, memory_after(done))
         rows = committed_columns(memory)
-        assert_zarr_shows(store.path, rows, len(memory), len(memory))
+        assert_zarr_shows(as_file(store.path), rows, len(memory), len(memory))
     for step in range(done, done + more):
         grow(memory, GROWTH[step], step)
         store.log({"event": "progress", "step": step})
@@ -103,8 +106,8 @@ def go_on(store: RunStore, done: int, more: int = 1) -> None:
 def check_finished(store: RunStore, commits: int) -> None:
     """The run is as if nothing had ever happened to it, and nothing is left of what did."""
     final = memory_after(commits)
-    assert check_whole(store.path, commits) == commits
-    assert_zarr_shows(store.path, committed_columns(final), len(final), len(final))
+    assert check_whole(as_file(store.path), commits) == commits
+    assert_zarr_shows(as_file(store.path), committed_columns(final), len(final), len(final))
     assert [event["step"] for event in store.read().events()[0]] == list(range(commits))
     assert not any((store.path / "tmp").iterdir())
     assert len(list((store.path / "state").iterdir())) == 1
@@ -301,3 +304,63 @@ def test_one_crash_may_follow_another(original: Path, commits: int, faults: Faul
         check_whole(original, commits + 1)
     with RunStore.open(original) as store:
         go_on(store, committed(original))
+
+
+def test_a_refusal_at_any_step_of_a_commit_of_changed_rows_spoils_no_older_commit(
+    tmp_path: Path, faults: Faults
+) -> None:
+    run = as_file(story.begin(tmp_path / "runs"))
+    for call in itertools.count(0, 3):
+        path = copy_of(run, call)
+        with RunStore.open(path) as store:
+            memory = make_memory()
+            store.open_memory(LAYER, memory)
+            story._learn(memory, 1)
+            story._commit(store, memory, 1)
+            story._learn(memory, 2)
+            faults.fail_at(call, errno.EIO)
+            try:
+                story._commit(store, memory, 2)
+            except StorageError:
+                faults.none()
+                if store.manifest is not None and store.manifest.step < 2:
+                    commit(store, memory, 2, keep=story.KEEP)
+            over = faults.calls <= call
+            faults.none()
+            assert story.part_of(path, 2) == 2
+        shutil.rmtree(path)
+        if over:
+            break
+    assert call > 90
+
+
+def test_a_refusal_at_any_step_of_compacting_lets_the_same_process_go_on(
+    tmp_path: Path, faults: Faults
+) -> None:
+    run = as_file(story.begin(tmp_path / "runs"))
+    with RunStore.open(run) as store:
+        for part in story.go_on(store, 0):
+            if part == 4:
+                break
+    for call in itertools.count(0, 3):
+        path = copy_of(run, call)
+        with RunStore.open(path) as store:
+            faults.fail_at(call, errno.EIO)
+            with contextlib.suppress(StorageError):
+                store.compact()
+            over = faults.calls <= call
+            faults.none()
+            part = story.part_of(path, 4)
+            store.compact()
+            assert story.part_of(path, 5) == 5
+            memory, expected = make_memory(), story.memory_at(5)
+            store.open_memory(LAYER, memory)
+            for grown in (memory, expected):
+                grow(grown, 300, 11)
+            commit(store, memory, 11, keep=story.KEEP)
+            assert_same_bits(load(store.read()), expected)
+        shutil.rmtree(path)
+        if over:
+            break
+    assert part == 5
+    assert call > 40

@@ -9,6 +9,7 @@ import pytest
 
 from streamlearn.errors import FormatError
 from streamlearn.storage import RunReader, RunStore
+from streamlearn.storage.objects import as_file
 
 from .support import commit, make_memory, make_store
 
@@ -35,7 +36,7 @@ def test_a_torn_last_line_is_left_for_later(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.log({"step": 1})
     store.close()
-    path = store.path / "events.jsonl"
+    path = as_file(store.path) / "events.jsonl"
     reader = RunReader(store.path)
     whole = path.stat().st_size
     with path.open("ab") as file:
@@ -53,7 +54,7 @@ def test_opening_cuts_the_log_to_the_last_commit(tmp_path: Path) -> None:
         commit(store, make_memory(), 1)
         store.log({"step": 2})
         store.log({"step": 3})
-    with (store.path / "events.jsonl").open("ab") as file:
+    with (as_file(store.path) / "events.jsonl").open("ab") as file:
         file.write(b'{"torn')
     assert steps(RunReader(store.path)) == [1, 2, 3]
     with RunStore.open(store.path) as store:
@@ -80,7 +81,7 @@ def test_a_log_that_lost_committed_lines_says_so(tmp_path: Path) -> None:
         store.log({"step": 1})
         store.log({"step": 2})
         commit(store, make_memory(), 1)
-    path = store.path / "events.jsonl"
+    path = as_file(store.path) / "events.jsonl"
     path.write_bytes(path.read_bytes()[:-5])
     with RunStore.open(store.path) as store:
         first, second = store.read().events()[0]
@@ -97,7 +98,7 @@ def test_a_log_that_lost_committed_lines_says_so(tmp_path: Path) -> None:
 def test_lines_that_are_no_events_are_left_out(tmp_path: Path) -> None:
     store = make_store(tmp_path)
     store.close()
-    path = store.path / "events.jsonl"
+    path = as_file(store.path) / "events.jsonl"
     path.write_bytes(b'{"step": 1}\n\n[]\n{"a":1\n\0\0\xff\n{"step": 2, "text": "\xe2\x80\xa8"}\n')
     assert steps(RunReader(store.path)) == [1, 2]
 
@@ -116,7 +117,7 @@ def test_a_line_is_strict_json_in_ascii(tmp_path: Path) -> None:
             store.log({"set": {1}})
         with pytest.raises(FormatError, match=r"a ndarray .* cannot be written as JSON"):
             store.log({"array": np.zeros(3)})
-    line = (store.path / "events.jsonl").read_text(encoding="ascii")
+    line = (as_file(store.path) / "events.jsonl").read_text(encoding="ascii")
     assert line.count("\n") == 1
 
     def refuse(constant: str) -> None:

@@ -16,6 +16,7 @@ from streamlearn.errors import ConfigError, FormatError, RunStateError, StorageE
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader
 from streamlearn.storage.export import export_run
+from streamlearn.storage.objects import as_file
 
 from .support import (
     LAYER,
@@ -35,7 +36,7 @@ def make_run(runs: Path, dtype: torch.dtype = torch.float32) -> tuple[Path, Memo
     grow(memory, 1300, 0)
     with make_store(runs) as store:
         commit(store, memory, 7, memories={LAYER: memory, "ñ": empty})
-    return store.path, memory
+    return as_file(store.path), memory
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

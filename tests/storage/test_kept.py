@@ -13,6 +13,8 @@ import torch
 from streamlearn.errors import ConfigError, FormatError, RunStateError, StorageError
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files
+from streamlearn.storage.objects import as_file
+from streamlearn.storage.verify import verify
 
 from .support import (
     LAYER,
@@ -20,6 +22,7 @@ from .support import (
     Faults,
     assert_same_bits,
     assert_zarr_shows,
+    change,
     commit,
     committed_columns,
     grow,
@@ -46,7 +49,7 @@ def make_run(runs: Path, commits: int, keep: int) -> Path:
             grow(memory, GROWTH[step], step)
             store.log({"event": "progress", "step": step})
             commit(store, memory, step, keep=keep)
-    return store.path
+    return as_file(store.path)
 
 
 def check_commit(path: Path, number: int) -> None:
@@ -280,3 +283,31 @@ def test_the_text_of_an_array_says_whether_it_is_whole(tmp_path: Path) -> None:
         path.write_bytes(damaged)
         with pytest.raises(FormatError, match=r"key/zarr\.json' is damaged"):
             load(RunReader(path.parents[4]), torch.float32)
+
+
+def test_rows_are_added_after_going_back_over_a_commit_that_changed_some(tmp_path: Path) -> None:
+    memory = make_memory()
+    with make_store(tmp_path) as store:
+        grow(memory, 700, 0)
+        commit(store, memory, 0, keep=3)
+        change(memory, [3, 600], 1)
+        commit(store, memory, 1, keep=3)
+        store.rewind(1)
+        again = make_memory()
+        store.open_memory(LAYER, again)
+        grow(again, 100, 2)
+        commit(store, again, 2, keep=3)
+        assert verify(store.path).damage == ()
+        change(again, [4], 3)
+        grow(again, 300, 3)
+        commit(store, again, 3, keep=3)
+    expected = make_memory()
+    for rows, step in ((700, 0), (100, 2)):
+        grow(expected, rows, step)
+    assert_same_bits(load(RunReader(store.path, at=2)), expected)
+    change(expected, [4], 3)
+    grow(expected, 300, 3)
+    with RunStore.open(store.path) as store:
+        assert_same_bits(load(store.read()), expected)
+    assert verify(store.path).damage == ()
+    assert_zarr_shows(tmp_path / "run", committed_columns(expected), len(expected), len(expected))

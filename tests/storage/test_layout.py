@@ -6,6 +6,7 @@ import pytest
 
 from streamlearn.errors import ConfigError, RunExistsError, RunNotFoundError, StorageError
 from streamlearn.storage import RunReader, find_run, list_runs
+from streamlearn.storage.objects import as_file
 
 from .support import make_store
 
@@ -65,7 +66,7 @@ def test_runs_are_listed_by_name_and_nothing_else_is(tmp_path: Path) -> None:
         make_store(tmp_path, name).close()
     (tmp_path / "notes.txt").write_text("x")
     (tmp_path / "folder").mkdir()
-    make_store(tmp_path, "c").path.rename(tmp_path / ".making-c")
+    as_file(make_store(tmp_path, "c").path).rename(tmp_path / ".making-c")
     assert list_runs(tmp_path) == [tmp_path / "a", tmp_path / "b"]
     assert list_runs(tmp_path / "nowhere") == []
     assert list_runs(tmp_path / "notes.txt") == []

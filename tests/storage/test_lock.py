@@ -14,6 +14,7 @@ import pytest
 
 from streamlearn.errors import RunExistsError, RunLockedError
 from streamlearn.storage import RunReader, RunStore, Writer
+from streamlearn.storage.objects import as_file
 
 from .support import commit, make_memory, make_store
 
@@ -53,7 +54,7 @@ def process(script: str, path: Path) -> Iterator[subprocess.Popen[str]]:
 def run(tmp_path: Path) -> Path:
     with make_store(tmp_path) as store:
         commit(store, make_memory(), 0)
-    return store.path
+    return as_file(store.path)
 
 
 def test_a_second_writer_is_refused_and_the_first_is_named(run: Path) -> None:

@@ -9,6 +9,7 @@ import pytest
 from streamlearn.errors import StreamlearnError
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files
+from streamlearn.storage.objects import as_file
 from streamlearn.storage.verify import verify
 from streamlearn.storage.writing import Writing
 
@@ -54,7 +55,7 @@ def record(path: Path, patch: pytest.MonkeyPatch, *, syncs: bool = True) -> list
 def test_whatever_a_loss_of_power_leaves_opens_at_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: None
 ) -> None:
-    original = begin(tmp_path / "runs")
+    original = as_file(begin(tmp_path / "runs"))
     # Something is there that no manifest names, and has to be put away first.
     shutil.copy(original / "manifest.json", original / "commits" / "00000002.json")
     (original / "state" / "000000000001.safetensors").write_bytes(b"stray")
@@ -83,7 +84,7 @@ def test_whatever_a_loss_of_power_leaves_opens_at_a_commit(
 def test_the_simulation_finds_a_sync_that_is_left_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: None, omitted: str
 ) -> None:
-    original = begin(tmp_path / "runs")
+    original = as_file(begin(tmp_path / "runs"))
     with monkeypatch.context() as patch:
         if omitted == "names":
             patch.setattr(Writing, "sync_directories", lambda self: None)

@@ -22,6 +22,7 @@ from streamlearn.storage import RunReader, RunStore
 from streamlearn.storage.codec import array_metadata, codec_for
 from streamlearn.storage.documents import seal
 from streamlearn.storage.lock import current_writer
+from streamlearn.storage.objects import as_file
 
 from .support import (
     LAYER,
@@ -42,7 +43,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with make_store(tmp_path_factory.mktemp("runs")) as store:
         store.log({"event": "started"})
         commit(store, memory, 4)
-    return store.path
+    return as_file(store.path)
 
 
 @pytest.fixture
@@ -337,7 +338,7 @@ def test_a_run_lives_on_wherever_it_is_moved(tmp_path: Path) -> None:
         commit(store, memory, 0)
     moved = tmp_path / "else where" / "new name"
     moved.parent.mkdir()
-    shutil.move(store.path, moved)
+    shutil.move(as_file(store.path), moved)
     shutil.rmtree(tmp_path / "mis datos")
     link = tmp_path / "link"
     link.symlink_to(moved)

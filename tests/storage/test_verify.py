@@ -16,6 +16,7 @@ from streamlearn.errors import (
 from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files
 from streamlearn.storage.documents import seal
+from streamlearn.storage.objects import as_file
 from streamlearn.storage.repair import repair
 from streamlearn.storage.verify import Verification, verify
 
@@ -52,7 +53,7 @@ def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
             grow(memory, rows, step)
             store.log({"event": "progress", "step": step})
             commit(store, memory, step, keep=2)
-    return store.path
+    return as_file(store.path)
 
 
 @pytest.fixture
