@@ -42,7 +42,12 @@ def open_splits(scenario: Scenario) -> Splits:
 def build_loop(scenario: Scenario, splits: Splits) -> Parts:
     """A new learner over the scenario's stream, at its beginning."""
     stream = Stream(
-        splits.train, order=scenario.data.order, seed=scenario.seed, limit=scenario.data.limit
+        splits.train,
+        order=scenario.data.order,
+        seed=scenario.seed,
+        limit=scenario.data.limit,
+        epochs=scenario.data.epochs,
+        augment=scenario.data.augment,
     )
     settings = _settled(scenario.learner_settings(), len(stream))
     _check_images(settings, splits.train.feature_shape)

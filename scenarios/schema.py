@@ -29,7 +29,7 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "river": frozenset({"name", "holdout"}),
     "npz": frozenset({"path", "holdout", "image_size"}),
 }
-_KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error"})
+_KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error", "epochs", "augment"})
 
 
 class DataSettings(Settings):
@@ -44,6 +44,10 @@ class DataSettings(Settings):
         "shuffled", description="shuffled by seed, or as is"
     )
     limit: OptionalInt = Field(None, ge=1, description="learn only this many samples of the order")
+    epochs: int = Field(1, ge=1, le=100_000, description="passes over these samples")
+    augment: Literal["none", "paper"] = Field(
+        "none", description="paper: images are shifted by up to 4 pixels and flipped, every epoch"
+    )
     holdout: float = Field(0.2, ge=0, lt=1, description="share held out where there is no test set")
     image_size: OptionalInt = Field(None, ge=1, description="side to resize images to, pixels")
     on_error: Literal["stop", "skip"] = Field(

@@ -257,11 +257,14 @@ def build_model(
     if isinstance(chosen, (GrowingSettings, ParametricSettings)):
         network = build_network(settings, width, classes, hardware, tiers, shape)
         growth = build_growth(settings, network)
+        update = chosen.revisit == "update"
         if isinstance(chosen, GrowingSettings):
-            return NetworkModel(network, loss, growth=growth)
+            return NetworkModel(network, loss, growth=growth, update=update)
         optimizer = build_optimizer(chosen.optimizer, network, lr=chosen.rate, **chosen.options())
         schedule = Schedule(chosen.schedule, chosen.schedule_samples, chosen.warmup)
-        return NetworkModel(network, loss, growth=growth, optimizer=optimizer, schedule=schedule)
+        return NetworkModel(
+            network, loss, growth=growth, optimizer=optimizer, schedule=schedule, update=update
+        )
     if isinstance(chosen, (KNNSettings, KernelSettings)):
         return _over_samples(settings, chosen, width, classes, hardware, tiers)
     device = hardware.device

@@ -36,10 +36,17 @@ class TrainingSettings(Settings):
     )
 
 
+Revisit = Annotated[
+    Literal["append", "update"],
+    Field(description="what a sample of an earlier epoch does: a new tuple, or its own is updated"),
+]
+
+
 class GrowingSettings(TrainingSettings):
     """A network of growing layers; see the sections network, layer and optimizer."""
 
     kind: Literal["growing"] = "growing"
+    revisit: Revisit = "append"
 
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
@@ -58,13 +65,13 @@ _OPTIONS: dict[str, tuple[str, ...]] = {
 
 _RATES = {
     "sgd": 0.0003,
-    "adam": 0.0003,
-    "adamw": 0.0003,
-    "rmsprop": 0.0001,
+    "adam": 0.001,
+    "adamw": 0.001,
+    "rmsprop": 0.0003,
     "muon": 0.01,
-    "foof": 0.1,
-    "mesa": 0.1,
-    "delta": 0.003,
+    "foof": 0.03,
+    "mesa": 0.03,
+    "delta": 0.0003,
 }
 
 OptimizerWord: TypeAlias = Literal[
@@ -101,6 +108,7 @@ class ParametricSettings(TrainingSettings):
     schedule_samples: OptionalInt = Field(
         None, ge=1, description="length of the schedule; none: that of the run's stream"
     )
+    revisit: Revisit = "append"
     warmup: int = Field(0, ge=0, description="samples over which rates rise from zero")
 
     @property

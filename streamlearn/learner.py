@@ -83,7 +83,7 @@ class Learner:
         self.model: Model | None = None
         self.samples = 0
         self.input_shape: tuple[int, ...] | None = None
-        self._held: list[tuple[Tensor, Tensor]] = []
+        self._held: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._cold: ColdStart | None = self._new_cold_start()
 
     def _new_cold_start(self) -> ColdStart:
@@ -102,7 +102,7 @@ class Learner:
     @property
     def held(self) -> int:
         """How many samples are held back for the encoder's fit."""
-        return sum(len(targets) for _, targets in self._held)
+        return sum(len(targets) for _, targets, _ in self._held)
 
     # -- predicting and learning -----------------------------------------------------------------
 
@@ -139,12 +139,21 @@ class Learner:
         """The most probable class of each sample, (B,) int64 indices into `classes`."""
         return self.predict_proba(features).argmax(-1)
 
-    def learn(self, features: Tensor, targets: Tensor, *, fit: bool = True) -> Scores:
+    def learn(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        *,
+        index: Tensor | None = None,
+        fit: bool = True,
+    ) -> Scores:
         """Score a batch, then learn it: test-then-train in one forward pass.
 
         Args:
             features: (B, …) uint8 images or float vectors, finite.
             targets: (B,) integer indices into `classes`.
+            index: (B,) integers that say which sample each is, each once, so that one that comes
+                again is known (`learner.revisit=update`).
             fit: fit the encoder as soon as enough samples are held back; False leaves it to
                 `flush`, which is wanted once `ready`.
 
@@ -162,7 +171,7 @@ class Learner:
         if len(features) == 0:
             return Scores(torch.zeros(0, len(self.classes)), torch.zeros(0))
         if self.model is not None:
-            return self._learn(self.model, self.encode(features), targets)
+            return self._learn(self.model, self.encode(features), targets, index)
         if self.input_shape is None:
             self.encoder.check(tuple(features.shape[1:]))
         # Copies, since whoever feeds samples may use the same buffer for the next batch, and
@@ -173,7 +182,7 @@ class Learner:
         if self._cold is not None and self.settings.learner.cold_start == "online":
             self._cold.learn(features, targets)
         self.input_shape = tuple(features.shape[1:])
-        self._held.append((features, targets))
+        self._held.append((features, targets, None if index is None else index.cpu().clone()))
         if fit and self.ready:
             self.flush()
         return Scores(probabilities, self.loss.of_probabilities(probabilities, targets))
@@ -192,11 +201,13 @@ class Learner:
         """
         if self.model is not None or not self._held:
             return False
-        parts = [features for features, _ in self._held]
+        parts = [features for features, _, _ in self._held]
         if len({part.dtype for part in parts}) > 1:  # uint8 and float images have other scales
             parts = [as_float(part) for part in parts]
         features = torch.cat(parts)
-        targets = torch.cat([targets for _, targets in self._held])
+        targets = torch.cat([targets for _, targets, _ in self._held])
+        marks = [index for _, _, index in self._held if index is not None]
+        index = torch.cat(marks) if len(marks) == len(self._held) else None
         batch = self.settings.learner.batch
         try:
             with torch.no_grad():
@@ -210,7 +221,9 @@ class Learner:
             for start in range(0, len(codes), batch):
                 pulse()
                 rows = slice(start, start + batch)
-                self._learn(model, codes[rows], targets[rows])
+                self._learn(
+                    model, codes[rows], targets[rows], None if index is None else index[rows]
+                )
         except BaseException:
             self.model, self.samples = None, 0
             raise
@@ -249,8 +262,8 @@ class Learner:
             self.settings, width, classes, self.hardware, self.tiers, self.input_shape
         )
 
-    def _learn(self, model: Model, codes: Tensor, targets: Tensor) -> Scores:
-        scores = model.learn(codes, targets)
+    def _learn(self, model: Model, codes: Tensor, targets: Tensor, index: Tensor | None) -> Scores:
+        scores = model.learn(codes, targets, index)
         self.samples += len(codes)
         return scores
 
@@ -314,7 +327,7 @@ class Learner:
             state["encoder"] = self.encoder.state_dict()
             state["model"] = self.model.state_dict()
         else:
-            state["held"] = [[features, targets] for features, targets in self._held]
+            state["held"] = [list(part) for part in self._held]
             state["cold"] = None if self._cold is None else self._cold.state_dict()
         return state
 
@@ -346,7 +359,7 @@ class Learner:
         self.samples = int(state["samples"])
         if state["width"] is None:
             self.model = None
-            self._held = [(features, targets) for features, targets in state["held"]]
+            self._held = [(part[0], part[1], part[2]) for part in state["held"]]
             self._cold = self._new_cold_start()
             if state["cold"] is not None:
                 self._cold.load_state_dict(state["cold"])

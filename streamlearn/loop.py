@@ -83,7 +83,7 @@ class Loop:
                 break
             rows = batch.rows
             try:
-                scores = learner.learn(rows.features, rows.targets, fit=False)
+                scores = learner.learn(rows.features, rows.targets, index=rows.index, fit=False)
             except BaseException:
                 stream.position = position
                 raise

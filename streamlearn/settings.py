@@ -13,7 +13,7 @@ from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_va
 from pydantic_core import PydanticCustomError
 
 from streamlearn.errors import ConfigError
-from streamlearn.kinds import NETWORK_KINDS, GrowingSettings, KindSettings
+from streamlearn.kinds import NETWORK_KINDS, GrowingSettings, KindSettings, ParametricSettings
 from streamlearn.sections import (
     OptionalFloat,
     Settings,
@@ -318,6 +318,7 @@ class LearnerSettings(Settings):
                 "network=vit has attention, which is trained by gradients; set learner=parametric, "
                 "and network.layers=growing for feed-forward layers that grow"
             )
+        self._check_revisit()
         hidden, output = self.grows()
         if kind == "growing" and not (output and all(hidden)):
             raise ValueError(
@@ -331,6 +332,23 @@ class LearnerSettings(Settings):
                 "layers, which grow; set learner=growing, or network.layers=dense or mixed"
             )
         return self
+
+    def _check_revisit(self) -> None:
+        if not isinstance(self.learner, (GrowingSettings, ParametricSettings)):
+            return
+        if self.learner.revisit == "append":
+            return
+        if self.network.kind == "vit" or self.layer.kind == "gauge":
+            what = "network=vit" if self.network.kind == "vit" else "layer=gauge"
+            raise ValueError(
+                f"learner.revisit=update needs one tuple a sample, and {what} may store more or "
+                "fewer; set learner.revisit=append"
+            )
+        if self.optimizer.momentum or self.optimizer.decay:
+            raise ValueError(
+                "learner.revisit=update needs tuples whose age does not matter; set "
+                "optimizer.momentum=0 and optimizer.decay=0, or learner.revisit=append"
+            )
 
     def any_grows(self) -> bool:
         """Whether any layer grows."""

@@ -38,12 +38,14 @@ class Model(Protocol):
     def predict_proba(self, codes: Tensor) -> Tensor:
         """Class probabilities (B, classes), float32 on the CPU, by all that was learnt so far."""
 
-    def learn(self, codes: Tensor, targets: Tensor) -> Scores:
+    def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch, then learn it.
 
         Args:
             codes: (B, D), finite, on the model's device.
             targets: (B,) int64 class indices.
+            index: (B,) int64, which sample each is, each once; models may use it to know a sample
+                of an earlier epoch again.
 
         Raises:
             NotFiniteError: what would be stored is not finite; nothing was learnt.

@@ -122,7 +122,7 @@ class FeaturesModel:
             outputs = torch.stack([-outputs, outputs], 1)
         return torch.softmax(F.logsigmoid(outputs), -1).to(torch.float32)
 
-    def learn(self, codes: Tensor, targets: Tensor) -> Scores:
+    def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch, then learn it.
 
         Raises:

@@ -122,7 +122,7 @@ class KNNModel:
         return (-0.5 * ratio).exp()
 
     @torch.no_grad()
-    def learn(self, codes: Tensor, targets: Tensor) -> Scores:
+    def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch, then keep it."""
         scores = scored(self.predict_proba(codes), targets, self.loss)
         classes = F.one_hot(targets.to(self.memory.device), self.memory.value_width)

@@ -15,6 +15,7 @@ from streamlearn.optimizers import load_state_tree, state_tree
 from streamlearn.state import StateTree
 
 from .base import Scores, tensor_bytes
+from .places import Places
 from .schedule import Schedule
 
 __all__ = ["NetworkModel"]
@@ -31,6 +32,7 @@ class NetworkModel:
         growth: writes the growing layers; None where there are none.
         optimizer: moves the parameters; None where there are none.
         schedule: of the optimizer's rates; those of growing layers stay.
+        update: whether a sample that comes again updates its own tuples rather than adding some.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class NetworkModel:
         growth: FunctionalSGD | None = None,
         optimizer: torch.optim.Optimizer | None = None,
         schedule: Schedule | None = None,
+        update: bool = False,
     ) -> None:
         self.network = network
         self.loss = loss
@@ -48,6 +51,7 @@ class NetworkModel:
         self.optimizer = optimizer
         self.schedule = schedule or Schedule()
         self.samples = 0
+        self.places = Places() if update and growth is not None else None
         first = next(network.parameters(), None)
         self._dtype = None if first is None else first.dtype
         self._rates = [] if optimizer is None else [g["lr"] for g in optimizer.param_groups]
@@ -60,7 +64,7 @@ class NetworkModel:
         self.network.eval()
         return self.loss.probabilities(self.network(self._cast(codes))).to("cpu", torch.float32)
 
-    def learn(self, codes: Tensor, targets: Tensor) -> Scores:
+    def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score and learn a batch in one forward pass.
 
         Raises:
@@ -79,7 +83,7 @@ class NetworkModel:
             self._check_gradients()
             self._set_rates(self.optimizer)
         if self.growth is not None:  # may refuse, and then nothing has moved yet
-            self.growth.step()
+            self._grow(self.growth, len(codes), index)
         if self.optimizer is not None:
             self.optimizer.step()
         self.samples += len(codes)
@@ -88,6 +92,14 @@ class NetworkModel:
             self.loss.probabilities(output).to("cpu", torch.float32),
             losses.detach().to("cpu", torch.float32),
         )
+
+    def _grow(self, growth: FunctionalSGD, count: int, index: Tensor | None) -> None:
+        if self.places is None:
+            growth.step()
+            return
+        places = self.places.of(count, index)
+        growth.step(places=places, stored=self.places.stored)
+        self.places.keep(places, index)
 
     def _cast(self, codes: Tensor) -> Tensor:
         """Codes in the dtype of parameters; growing layers alone take any."""
@@ -141,7 +153,8 @@ class NetworkModel:
         """Parameters, the optimizer's state, and tuples."""
         tuples = sum(memory.nbytes for memory in self.memories().values())
         state = {} if self.optimizer is None else state_tree(self.optimizer)
-        return tuples + tensor_bytes([list(self._tensors_of()), state])
+        places = {} if self.places is None else self.places.state_dict()
+        return tuples + tensor_bytes([list(self._tensors_of()), state, places])
 
     def _tensors_of(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters and buffers by name; tuples are neither."""
@@ -154,6 +167,7 @@ class NetworkModel:
             "samples": self.samples,
             "growth": None if self.growth is None else self.growth.state_dict(),
             "optimizer": None if self.optimizer is None else state_tree(self.optimizer),
+            "places": None if self.places is None else self.places.state_dict(),
             "parameters": {name: tensor.detach() for name, tensor in self._tensors_of()},
         }
 
@@ -179,6 +193,8 @@ class NetworkModel:
             self.growth.load_state_dict(state["growth"])
         if self.optimizer is not None:
             load_state_tree(self.optimizer, state["optimizer"])
+        if self.places is not None:
+            self.places.load_state_dict(state["places"])
         self.samples = int(state["samples"])
         for memory in self.memories().values():
             memory.clear()

@@ -82,7 +82,7 @@ class RefittedModel(ABC):
         return self.shares(solution, codes.to(self.device)).to("cpu", torch.float32)
 
     @torch.no_grad()
-    def learn(self, codes: Tensor, targets: Tensor) -> Scores:
+    def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch by the newest solution, then learn it."""
         scores = scored(self._answer(self._solution, codes), targets, self.loss)
         self.observe(codes.to(self.device), targets.to(self.device))

@@ -31,6 +31,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "discriminant": ("learner=discriminant",),
     "kernel": ("learner=kernel",),
     "features": ("learner=features", "learner.count=50"),
+    "epochs": ("data.limit=150", "data.epochs=3", "network.hidden=1"),
+    "update": ("data.limit=150", "data.epochs=3", "learner.revisit=update", "network.hidden=1"),
     "nystroem": ("learner=features", "learner.map=nystroem", "learner.count=50"),
 }
 
