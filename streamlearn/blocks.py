@@ -257,14 +257,18 @@ class Block:
         Args:
             layout: of the memory.
             rows: a slice, or indices (n,) on the block's device.
-            columns: key (n, D), weight (n,), value (n, C), born (n,) or one step for all.
+            columns: key (n, D), weight (n,), value (n, C), born (n,) or one step for all, and
+                key_square (n,) if it is known.
         """
         for name, column in columns.items():
             if isinstance(column, int):
                 self.born[rows] = column
             elif name == "key":
                 self.key[rows] = column.to(layout.dtype)
-                self.key_square[rows] = square_norms(self.key[rows].to(layout.wide))
+                if "key_square" not in columns:
+                    self.key_square[rows] = square_norms(self.key[rows].to(layout.wide))
+            elif name == "key_square":
+                self.key_square[rows] = column
             elif name == "value":
                 self.side[rows, : layout.value_width] = column.to(layout.dtype)
             elif name == "weight":

@@ -40,6 +40,7 @@ __all__ = [
     "Block",
     "BlockSnapshot",
     "BlockStore",
+    "Checked",
     "Column",
     "Columns",
     "Memory",
@@ -64,6 +65,15 @@ class Tuples(NamedTuple):
     key: Tensor
     weight: Tensor
     value: Tensor
+
+
+class Checked(NamedTuple):
+    """Tuples in the dtypes of a memory: key (n, D), weight (n,), value (n, C), ‖k‖² (n,)."""
+
+    key: Tensor
+    weight: Tensor
+    value: Tensor
+    key_square: Tensor
 
 
 class Memory(BlockList):
@@ -115,11 +125,17 @@ class Memory(BlockList):
             ShapeError, NotFiniteError, StorageError, ConfigError: as `check` does; nothing was
                 stored.
         """
-        self.check(tuples, born)
-        self._append({name: column.detach() for name, column in tuples._asdict().items()}, born)
+        self.append_checked(self.check(tuples, born), born)
 
-    def check(self, tuples: Tuples, born: int) -> None:
+    def append_checked(self, checked: Checked, born: int) -> None:
+        """Store what `check` gave, all born at the same step."""
+        self._append(checked._asdict(), born)
+
+    def check(self, tuples: Tuples, born: int) -> Checked:
         """Whether tuples may be stored, so that several memories can be written all or none.
+
+        Returns:
+            The tuples as they will be stored, for `append_checked`.
 
         Raises:
             ShapeError: a width that differs from the memory's.
@@ -137,11 +153,23 @@ class Memory(BlockList):
                 f"{tuple(value.shape)} but this memory stores {expected}; "
                 "give the layer the widths that it was built with"
             )
-        if not self._finite(tuples._asdict()):
+        wide = self.layout.wide
+        rounded = key.detach().to(self.device, self.dtype)
+        square = square_norms(rounded.to(wide))  # (n,)
+        checked = Checked(
+            rounded,
+            weight.detach().to(self.device, wide),
+            value.detach().to(self.device, self.dtype),
+            square,
+        )
+        # A sum is NaN or infinite as soon as one term is: one small reduction instead of a mask.
+        total = square.sum() + checked.weight.to(self.dtype).sum(dtype=wide)
+        if not bool(torch.isfinite(total + checked.value.sum(dtype=wide))):
             raise NotFiniteError(
                 f"step {born} would store a NaN or infinity in the memory; lower the learning "
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
             )
+        return checked
 
     def _finite(self, columns: Mapping[str, Tensor]) -> bool:
         """Whether all numbers are, once rounded to the memory's dtype, and the squares of keys."""

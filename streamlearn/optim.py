@@ -123,16 +123,17 @@ class FunctionalSGD:
             ]
         if again is not None:
             writes = [(layer, _chosen(tuples, ~again)) for layer, tuples in writes]
-        for layer, tuples in writes:  # all layers or none
-            layer.memory.check(tuples, self.steps + 1)
+        checked = [  # all layers or none
+            (layer.memory, layer.memory.check(tuples, self.steps + 1)) for layer, tuples in writes
+        ]
         for layer, _, tuples in merged:
             layer.memory.check(tuples, self.steps + 1)
         self.steps += 1
-        for layer, rows, tuples in merged:
-            layer.memory.rewrite(rows, weight=tuples.weight, value=tuples.value)
-        for layer, tuples in writes:
-            if places is None or len(tuples.key):
-                layer.memory.append(tuples, born=self.steps)
+        for layer, found, tuples in merged:
+            layer.memory.rewrite(found, weight=tuples.weight, value=tuples.value)
+        for memory, rows in checked:
+            if places is None or len(rows.key):
+                memory.append_checked(rows, born=self.steps)
         self.zero_grad()
         self._set_clock()
         return loss
