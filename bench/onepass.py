@@ -109,7 +109,7 @@ def bare_gemms(learner: Learner) -> float:
     """Seconds for the GEMMs of the whole pass: scores, outputs, and the gradient's two."""
     batch = learner.settings.learner.batch
     steps = -(-learner.samples // batch)
-    layers = [m for m in learner.network.modules() if isinstance(m, GrowingLayer)]  # type: ignore[union-attr]
+    layers = [m for m in learner.model.network.modules() if isinstance(m, GrowingLayer)]  # type: ignore[union-attr]
     points = (0.25, 0.5, 0.75, 1.0)
     total = 0.0
     for place, layer in enumerate(layers):

@@ -200,6 +200,9 @@ def _memory(page: _Page, width: int, room: int, tall: bool = False) -> list[Text
         growth = "" if tall else "  growth"
         head = f"{'layer':<{names}} {'tuples':>12} {'bytes':>10}{growth}"
         lines.append(styled(head, "dim"))
+    elif model.learner_bytes:
+        line = styled("nothing grows; the learner takes ", "dim")
+        lines.append(line.append(size(model.learner_bytes)))
     rows = layers if len(layers) <= shown else layers[: max(0, shown - 1)]
     chart = min(5, free // len(layers) - 1) if tall and layers else 0
     for name, layer in rows:

@@ -96,7 +96,9 @@ def _progress(event: Progress) -> str:
         f"windowed {percent(event.windowed_accuracy)}",
         f"loss {number(event.loss)}",
         rate(event.rate),
-        f"{count(tuples)} tuples ({size(tuple_bytes)})",
+        f"{count(tuples)} tuples ({size(tuple_bytes)})"
+        if event.layers or not event.learner_bytes
+        else f"learner {size(event.learner_bytes)}",
     ]
     if event.memory is not None:
         parts.append(f"process {size(event.memory.rss_bytes)}")
@@ -119,7 +121,9 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
         ("prequential accuracy", percent(event.prequential_accuracy)),
         ("samples", f"{count(event.samples)} in {span(event.seconds)}"),
         *skipped,
-        ("tuples", f"{count(event.tuples)} ({size(event.tuple_bytes)})"),
+        ("tuples", f"{count(event.tuples)} ({size(event.tuple_bytes)})")
+        if event.layers or not event.learner_bytes
+        else ("learner", size(event.learner_bytes)),
         ("peak memory", size(event.peak_rss_bytes)),
         ("run", clean(path)),
     ]

@@ -77,6 +77,7 @@ class Model:
     accuracy: float | None = None
     windowed_accuracy: float | None = None
     layers: dict[str, Layer] = field(default_factory=dict)
+    learner_bytes: int = 0
     memory: MemoryStatus | None = None
     disk_bytes: int | None = None
     checkpoint_time: float | None = None
@@ -187,6 +188,7 @@ class Model:
         self.accuracy, self.windowed_accuracy = event.accuracy, event.windowed_accuracy
         if _finite(event.accuracy) and _finite(event.windowed_accuracy):
             self.curve.add(event.samples, event.accuracy, event.windowed_accuracy)
+        self.learner_bytes = event.learner_bytes
         self.pace.add(event.position, event.seconds)
         for status in event.layers:
             layer = self.layers.get(status.name)

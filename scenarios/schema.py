@@ -5,7 +5,8 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
-from streamlearn.settings import LearnerSettings, Settings, bare_kind, none_word
+from streamlearn.sections import OptionalInt, Settings, bare_kind
+from streamlearn.settings import LearnerSettings
 from streamlearn.storage.objects import ObjectPath, RunPath, resolve
 
 __all__ = [
@@ -28,10 +29,7 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "river": frozenset({"name", "holdout"}),
     "npz": frozenset({"path", "holdout", "image_size"}),
 }
-_KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error"})
-
-
-OptionalInt = Annotated[int | None, BeforeValidator(none_word)]
+_KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error", "epochs", "augment"})
 
 
 class DataSettings(Settings):
@@ -46,6 +44,10 @@ class DataSettings(Settings):
         "shuffled", description="shuffled by seed, or as is"
     )
     limit: OptionalInt = Field(None, ge=1, description="learn only this many samples of the order")
+    epochs: int = Field(1, ge=1, le=100_000, description="passes over these samples")
+    augment: Literal["none", "paper"] = Field(
+        "none", description="paper: images are shifted by up to 4 pixels and flipped, every epoch"
+    )
     holdout: float = Field(0.2, ge=0, lt=1, description="share held out where there is no test set")
     image_size: OptionalInt = Field(None, ge=1, description="side to resize images to, pixels")
     on_error: Literal["stop", "skip"] = Field(
@@ -69,6 +71,9 @@ class EvaluationSettings(Settings):
 
     window: int = Field(1000, ge=1, le=10_000_000, description="samples of the windowed accuracy")
     test: bool = Field(True, description="score the held-out test set at the end")
+    linearise: bool = Field(
+        False, description="with 1 + x for e^x in growing layers, after learning with e^x"
+    )
 
 
 class CheckpointSettings(Settings):
@@ -104,6 +109,15 @@ class Scenario(LearnerSettings):
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     run: RunSettings = RunSettings()
+
+    @model_validator(mode="after")
+    def _can_be_linearised(self) -> Self:
+        if self.evaluation.linearise and not self.any_grows():
+            raise ValueError(
+                f"evaluation.linearise=true means nothing for learner={self.learner.kind} without "
+                "growing layers; leave it out"
+            )
+        return self
 
     def learner_settings(self) -> LearnerSettings:
         """The part that a learner is built from."""

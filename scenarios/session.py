@@ -220,7 +220,11 @@ class Session:
         tested: Tested | None = None
         if self._splits.test is not None and self.scenario.evaluation.test:
             began = time.perf_counter()
-            for result in held_out(self._loop.learner, self._splits.test):
+            for result in held_out(
+                self._loop.learner,
+                self._splits.test,
+                linearise=self.scenario.evaluation.linearise,
+            ):
                 if isinstance(result, Tested):
                     tested = result
                     yield self._logged(result)
@@ -350,6 +354,8 @@ class Session:
             "held_samples": loop.learner.held,
             "encoder_width": loop.learner.encoder.width if loop.learner.fitted else None,
             "classes": len(loop.learner.classes),
+            "learner": self.scenario.learner.kind,
+            "learner_bytes": loop.learner.nbytes,
         }
 
     def _started(self) -> Started:
@@ -380,6 +386,7 @@ class Session:
             tuple_bytes=sum(layer.bytes for layer in layers),
             run=str(self.path),
             layers=layers,
+            learner_bytes=loop.learner.nbytes,
         )
 
     def _memory_status(self) -> MemoryStatus:
@@ -441,7 +448,7 @@ def evaluate(path: RunPath, words: Sequence[str] = ()) -> Iterator[Testing | Tes
     loop.load_state_dict(reader.state()["loop"])
     for name, memory in loop.learner.memories().items():
         reader.open_memory(name, memory)
-    yield from held_out(loop.learner, splits.test)
+    yield from held_out(loop.learner, splits.test, linearise=scenario.evaluation.linearise)
 
 
 def _free_name(runs: RunPath, scenario: str) -> str:

@@ -9,7 +9,8 @@ from typing import Any
 from pydantic import ValidationError
 
 from streamlearn.errors import ConfigError
-from streamlearn.settings import explain
+from streamlearn.kinds import COMMON, NETWORK_KINDS, NETWORK_SECTIONS
+from streamlearn.sections import explain
 
 from .catalogue import DEFAULT, catalogue, read_scenario_file
 from .schema import Scenario
@@ -25,6 +26,7 @@ RESUMABLE = (
     "data.path",
     "data.root",
     "encoder.weights",
+    "evaluation.linearise",
     "evaluation.test",
     "learner.device",
     "memory.device_budget",
@@ -32,7 +34,7 @@ RESUMABLE = (
 )
 """What may be given again when a run is resumed: nothing that what was learnt depends on."""
 
-_SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner")
+_SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner", "network")
 
 
 def resolve(words: Sequence[str]) -> Scenario:
@@ -46,7 +48,9 @@ def resolve(words: Sequence[str]) -> Scenario:
     chosen = [value for key, value in pairs if key == "scenario"]
     tables = _load(chosen[-1] if chosen else DEFAULT)
     _apply(tables, [pair for pair in pairs if pair[0] != "scenario"])
-    return _anchored(scenario_from(tables))
+    scenario = scenario_from(tables)
+    _refuse_unused(scenario, pairs)
+    return _anchored(scenario)
 
 
 def override(scenario: Mapping[str, Any], words: Sequence[str]) -> Scenario:
@@ -76,9 +80,6 @@ def scenario_from(tables: Mapping[str, Any]) -> Scenario:
     try:
         return Scenario.model_validate(tables)
     except ValidationError as error:
-        first = error.errors()[0]
-        if first["type"] == "value_error":
-            raise ConfigError(str(first["ctx"]["error"])) from None
         raise ConfigError(explain(error, Scenario)) from None
 
 
@@ -114,11 +115,32 @@ def _apply(tables: dict[str, Any], pairs: Sequence[tuple[str, str]]) -> None:
         if _is_kind(key):
             section = key.removesuffix(".kind")
             present = tables.get(section)
-            kind = present.get("kind") if isinstance(present, dict) else present
+            default = _default_section(section).get("kind")
+            kind = present.get("kind", default) if isinstance(present, dict) else present or default
             if kind != value:  # another kind starts from its own defaults
-                tables[section] = {"kind": value}
+                tables[section] = {"kind": value, **_kept(section, present)}
             continue
         _set(tables, key, value)
+
+
+def _kept(section: str, present: Any) -> dict[str, Any]:
+    """What a section keeps when its kind changes: a learner what all kinds of it have."""
+    if section != "learner" or not isinstance(present, dict):
+        return {}
+    return {key: value for key, value in present.items() if key in COMMON}
+
+
+def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise ConfigError for a word about a section that this kind of learner does not use."""
+    kind = scenario.learner.kind
+    if kind in NETWORK_KINDS:
+        return
+    for key, value in pairs:
+        if key.partition(".")[0] in NETWORK_SECTIONS:
+            raise ConfigError(
+                f"{key}={value} means nothing for learner={kind}, which is no network; leave it "
+                "out, or choose learner=growing or parametric"
+            )
 
 
 def _is_kind(key: str) -> bool:

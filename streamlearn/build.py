@@ -1,29 +1,66 @@
-"""From settings to encoders, networks and optimizers."""
+"""From settings to encoders, networks and models."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
 from torch import nn
 
+from streamlearn.dense import DenseBlock, ParametricSoftmax, linear
 from streamlearn.encoders import PCA, Chain, Encoder, ModuleEncoder, PatchFeatures, Standardise
 from streamlearn.encoders.torchvision import backbone
 from streamlearn.hardware import Hardware
-from streamlearn.layers import DualLinear, GaugeSoftmax, GrowingLayer, RBFLayer, WeightedSoftmax
+from streamlearn.kinds import (
+    DiscriminantSettings,
+    GrowingSettings,
+    KernelSettings,
+    KNNSettings,
+    ParametricSettings,
+    RidgeSettings,
+)
+from streamlearn.layers import (
+    DecoupledSoftmax,
+    DualLinear,
+    GaugeSoftmax,
+    GrowingLayer,
+    RBFLayer,
+    UnweightedSoftmax,
+    WeightedSoftmax,
+)
+from streamlearn.losses import LOSSES
+from streamlearn.memory import Memory, accumulation_dtype
+from streamlearn.models import (
+    DiscriminantModel,
+    FeatureMap,
+    FeaturesModel,
+    KernelModel,
+    KNNModel,
+    Model,
+    NetworkModel,
+    RidgeModel,
+    Schedule,
+)
 from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
+from streamlearn.optimizers import build_optimizer
 from streamlearn.settings import (
+    DecoupledSettings,
     GaugeSettings,
     LearnerSettings,
     LinearSettings,
+    ParametricSoftmaxSettings,
     PatchSettings,
     PCASettings,
     RBFSettings,
+    SoftmaxSettings,
     StandardiseSettings,
+    UnweightedSettings,
+    ViTSettings,
 )
 from streamlearn.tiers import Tiers
+from streamlearn.vit import Attention, VisionTransformer, VisionTransformerBlock, patches_of
 
-__all__ = ["build_encoder", "build_network", "build_optimizer", "build_tiers"]
+__all__ = ["build_encoder", "build_growth", "build_model", "build_network", "build_tiers"]
 
 
 def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
@@ -59,7 +96,7 @@ def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
 
 
 def build_tiers(settings: LearnerSettings, hardware: Hardware) -> Tiers:
-    """The budgets that all layers of a network share."""
+    """The budgets that all memories of a model share."""
     return Tiers(
         hardware.device,
         device_budget=settings.memory.device_budget,
@@ -73,24 +110,66 @@ def build_network(
     classes: int,
     hardware: Hardware,
     tiers: Tiers | None = None,
-) -> ResNetMLP:
-    """A ResNet-MLP of growing layers over codes of this width; seeded starting rows.
+    shape: tuple[int, ...] | None = None,
+) -> ResNetMLP | VisionTransformer:
+    """The network over codes of this width; seeded starting rows and parameters.
+
+    Args:
+        settings: of the whole learner.
+        width: of codes.
+        classes: their number.
+        hardware: where it lives.
+        tiers: the budgets of its memories; those of the settings if None.
+        shape: of a sample, which a vision transformer wants to know.
 
     Raises:
-        ConfigError: a budget does not leave room for what must be in memory.
+        ConfigError: a budget does not leave room for what must be in memory, or samples that are
+            not what the network takes.
     """
     generator = torch.Generator().manual_seed(settings.seed)
     tiers = build_tiers(settings, hardware) if tiers is None else tiers
     make = _layer_maker(settings, hardware, generator, tiers)
-    hidden: list[nn.Module] = [make(width, width) for _ in range(settings.network.hidden)]
-    network = ResNetMLP(hidden, make(width, classes))
+    network = settings.network
+    wide = accumulation_dtype(hardware.dtype)
+    hidden_grows, output_grows = settings.grows()
+    inner = network.width
+    if isinstance(network, ViTSettings):
+        patches_of(shape or (), width, network.patch)
+        width, inner = network.width, network.inner
+    hidden: list[nn.Module] = [
+        make(width, width)
+        if grows
+        else DenseBlock(
+            width,
+            inner,
+            activation=network.activation,
+            generator=generator,
+            dtype=wide,
+        )
+        for grows in hidden_grows
+    ]
+    output = (
+        make(width, classes)
+        if output_grows
+        else linear(width, classes, generator, zero=True, dtype=wide)
+    )
+    result: ResNetMLP | VisionTransformer
+    if isinstance(network, ViTSettings) and shape is not None:
+        seeded: dict[str, Any] = {"generator": generator, "dtype": wide}
+        blocks = [
+            VisionTransformerBlock(Attention(width, network.heads, **seeded), ffn) for ffn in hidden
+        ]
+        image = (shape[0], shape[1], shape[2])
+        result = VisionTransformer(image, network.patch, width, blocks, output, **seeded)
+    else:
+        result = ResNetMLP(hidden, output)
     tiers.check()
-    return network
+    return result.to(hardware.device)
 
 
 def _layer_maker(
     settings: LearnerSettings, hardware: Hardware, generator: torch.Generator, tiers: Tiers
-) -> Callable[[int, int], GrowingLayer]:
+) -> Callable[[int, int], nn.Module]:
     layer = settings.layer
     options: dict[str, Any] = {
         "dtype": hardware.dtype,
@@ -99,12 +178,22 @@ def _layer_maker(
         "tiers": tiers,
     }
 
-    def make(inputs: int, outputs: int) -> GrowingLayer:
+    def make(inputs: int, outputs: int) -> nn.Module:
         if isinstance(layer, RBFSettings):
             return RBFLayer(inputs, outputs, gamma=layer.gamma, **options)
         if isinstance(layer, LinearSettings):
             return DualLinear(inputs, outputs, **options)
         temperature = inputs**0.5 / layer.kappa if layer.temperature is None else layer.temperature
+        if isinstance(layer, ParametricSoftmaxSettings):
+            return ParametricSoftmax(
+                inputs,
+                outputs,
+                layer.width,
+                temperature=temperature,
+                weighted=layer.weighted,
+                generator=generator,
+                dtype=accumulation_dtype(hardware.dtype),
+            )
         start: dict[str, Any] = {
             "temperature": temperature,
             "start_rows": layer.start_rows,
@@ -114,23 +203,136 @@ def _layer_maker(
         }
         if isinstance(layer, GaugeSettings):
             return GaugeSoftmax(inputs, outputs, alpha=layer.alpha, **start)
+        if isinstance(layer, UnweightedSettings):
+            return UnweightedSoftmax(inputs, outputs, **start)
+        if isinstance(layer, DecoupledSettings):
+            return DecoupledSoftmax(inputs, outputs, bound=layer.bound, **start)
         return WeightedSoftmax(inputs, outputs, bound=layer.bound, **start)
 
     return make
 
 
-def build_optimizer(settings: LearnerSettings, network: ResNetMLP) -> FunctionalSGD:
-    """Functional SGD with one group for the hidden layers, if any, and one for the output layer."""
+def build_growth(
+    settings: LearnerSettings, network: ResNetMLP | VisionTransformer
+) -> FunctionalSGD | None:
+    """Functional SGD with one group for growing hidden layers, if any, and one for the output."""
     layer = settings.layer
+    if isinstance(layer, ParametricSoftmaxSettings):
+        return None
     groups: list[dict[str, Any]] = [
-        {"layers": list(network.hidden), "lr_value": layer.lr_value_hidden},
-        {"layers": [network.output], "lr_value": layer.lr_value},
+        {"layers": _growing(network.hidden), "lr_value": layer.lr_value_hidden},
+        {"layers": _growing([network.output]), "lr_value": layer.lr_value},
     ]
-    if not isinstance(layer, (RBFSettings, LinearSettings)):
+    if isinstance(layer, (SoftmaxSettings, GaugeSettings)):
         groups[0]["lr_weight"] = layer.lr_weight_hidden
         groups[1]["lr_weight"] = layer.lr_weight
+    groups = [group for group in groups if group["layers"]]
+    if not groups:
+        return None
     return FunctionalSGD(
-        [group for group in groups if group["layers"]],
-        momentum=settings.optimizer.momentum,
-        decay=settings.optimizer.decay,
+        groups, momentum=settings.optimizer.momentum, decay=settings.optimizer.decay
+    )
+
+
+def _growing(modules: Iterable[nn.Module]) -> list[GrowingLayer]:
+    return [layer for module in modules for layer in module.modules()
+            if isinstance(layer, GrowingLayer)]  # fmt: skip
+
+
+def build_model(
+    settings: LearnerSettings,
+    width: int,
+    classes: int,
+    hardware: Hardware,
+    tiers: Tiers,
+    shape: tuple[int, ...] | None = None,
+) -> Model:
+    """The model that `learner` names, over codes of this width, nothing learnt yet.
+
+    Raises:
+        ConfigError: settings that do not fit the width, or a budget that leaves no room.
+    """
+    chosen = settings.learner
+    loss = LOSSES[chosen.loss]
+    if isinstance(chosen, (GrowingSettings, ParametricSettings)):
+        network = build_network(settings, width, classes, hardware, tiers, shape)
+        growth = build_growth(settings, network)
+        update = chosen.revisit == "update"
+        if isinstance(chosen, GrowingSettings):
+            return NetworkModel(network, loss, growth=growth, update=update)
+        optimizer = build_optimizer(chosen.optimizer, network, lr=chosen.rate, **chosen.options())
+        schedule = Schedule(chosen.schedule, chosen.schedule_samples, chosen.warmup)
+        return NetworkModel(
+            network, loss, growth=growth, optimizer=optimizer, schedule=schedule, update=update
+        )
+    if isinstance(chosen, (KNNSettings, KernelSettings)):
+        return _over_samples(settings, chosen, width, classes, hardware, tiers)
+    device = hardware.device
+    if isinstance(chosen, RidgeSettings):
+        return RidgeModel(
+            width,
+            classes,
+            loss,
+            regularisation=chosen.regularisation,
+            refresh=chosen.refresh,
+            device=device,
+        )
+    if isinstance(chosen, DiscriminantSettings):
+        return DiscriminantModel(
+            width,
+            classes,
+            loss,
+            shrinkage=chosen.shrinkage,
+            refresh=chosen.refresh,
+            device=device,
+        )
+    return FeaturesModel(
+        FeatureMap(chosen.map, chosen.count, chosen.bandwidth, settings.seed),
+        classes,
+        loss,
+        alpha=chosen.alpha,
+        schedule=chosen.schedule,
+        lr=chosen.lr,
+    )
+
+
+def _over_samples(
+    settings: LearnerSettings,
+    chosen: KNNSettings | KernelSettings,
+    width: int,
+    classes: int,
+    hardware: Hardware,
+    tiers: Tiers,
+) -> Model:
+    """A model whose memory holds the samples themselves."""
+    loss = LOSSES[chosen.loss]
+    near = isinstance(chosen, KNNSettings)
+    memory = Memory(
+        width,
+        classes,
+        # A kernel machine's coefficients belong to the codes as they were, not as rounded.
+        dtype=hardware.dtype if near else accumulation_dtype(hardware.dtype),
+        device=hardware.device,
+        block_rows=settings.memory.block_rows,
+        tiers=tiers,
+    )
+    tiers.check()
+    if isinstance(chosen, KNNSettings):
+        return KNNModel(
+            memory,
+            loss,
+            k=chosen.k,
+            metric=chosen.metric,
+            weighting=chosen.weighting,
+            bandwidth=chosen.bandwidth,
+        )
+    return KernelModel(
+        memory,
+        loss,
+        regularisation=chosen.regularisation,
+        bandwidth=chosen.bandwidth,
+        scale=chosen.scale,
+        bias=chosen.bias,
+        first=chosen.first,
+        limit=chosen.limit,
     )

@@ -80,7 +80,8 @@ class Progress:
 
     `samples` counts scored samples, `position` the consumed items of the stream (skipped ones too);
     `accuracy` is cumulative prequential, `windowed_accuracy` over the last window, `loss` the mean
-    loss of this batch, `seconds` the time learnt so far over all sessions of the run.
+    loss of this batch, `seconds` the time learnt so far over all sessions of the run,
+    `learner_bytes` what the learner needs to predict and to go on learning, tuples included.
     """
 
     event: ClassVar[str] = "progress"
@@ -96,6 +97,7 @@ class Progress:
     windowed_accuracy: float
     layers: tuple[LayerStatus, ...]
     memory: MemoryStatus | None = None
+    learner_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +181,7 @@ class Finished:
     tuple_bytes: int
     run: str
     layers: tuple[LayerStatus, ...] = field(default=())
+    learner_bytes: int = 0
 
 
 Event = (

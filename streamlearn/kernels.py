@@ -27,11 +27,13 @@ class Kernel:
     kind: "dot" `⟨k, q⟩`; "exponential" `exp(c⟨k, q⟩)`; "rbf" `exp(−c/2·‖k − q‖²)`.
     scale: c.
     normalised: divide by the weighted sum of the kernel (weighted softmax).
+    linear: 1 + x instead of e^x, which makes retrieval linear attention; for evaluation only.
     """
 
     kind: Literal["dot", "exponential", "rbf"]
     scale: float
     normalised: bool
+    linear: bool = False
 
     def scores_(self, block: Block, query: Tensor, query_square: Tensor, out: Tensor) -> Tensor:
         """Fill `out` with the kernel's exponent, or with `⟨k, q⟩` for "dot".
@@ -51,7 +53,7 @@ class Kernel:
 
     def bound(self, query_square: Tensor, max_key_square: float) -> float:
         """An upper bound of every exponent, by Cauchy–Schwarz; 0 where it cannot be positive."""
-        if self.kind != "exponential" or len(query_square) == 0:
+        if self.kind != "exponential" or self.linear or len(query_square) == 0:
             return 0.0
         return self.scale * math.sqrt(float(query_square.max()) * max_key_square)
 

@@ -5,8 +5,10 @@ training mode it keeps (q, s), and the backward pass adds g = ∂L/∂s; `Functi
 these into new tuples by the layer's write rule.
 """
 
+import contextlib
+import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, Literal, Self
 
 import torch
@@ -17,10 +19,24 @@ from streamlearn.errors import ConfigError, ShapeError
 from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
 from streamlearn.memory import PRIOR, Memory, Tuples
 from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
-from streamlearn.rules import clipped_write, gauge_write, kernel_write
+from streamlearn.rules import (
+    clipped_write,
+    decoupled_write,
+    gauge_write,
+    kernel_write,
+    unweighted_write,
+)
 from streamlearn.tiers import Tiers
 
-__all__ = ["DualLinear", "GaugeSoftmax", "GrowingLayer", "RBFLayer", "WeightedSoftmax"]
+__all__ = [
+    "DecoupledSoftmax",
+    "DualLinear",
+    "GaugeSoftmax",
+    "GrowingLayer",
+    "RBFLayer",
+    "UnweightedSoftmax",
+    "WeightedSoftmax",
+]
 
 
 class GrowingLayer(nn.Module, ABC):
@@ -133,13 +149,33 @@ class GrowingLayer(nn.Module, ABC):
         step, momentum, decay = state["forgetting"]
         self.forgetting = Forgetting(int(step), float(momentum), float(decay))
 
+    @contextlib.contextmanager
+    def linearised(self) -> Iterator[None]:
+        """Answer with 1 + x for e^x meanwhile: linear attention over the same tuples.
+
+        Nothing can be learnt meanwhile. A `DualLinear` layer is linear already and stays.
+        """
+        kernel = self.kernel
+        if kernel.kind != "dot":
+            self.kernel = dataclasses.replace(kernel, linear=True)
+        try:
+            yield
+        finally:
+            self.kernel = kernel
+
     def extra_repr(self) -> str:
         """Widths and size, for `print(network)`."""
         return f"{self.in_features}, {self.out_features}, tuples={len(self.memory)}"
 
 
 class _Softmax(GrowingLayer, ABC):
-    """What both weighted softmax layers share: the kernel and the starting rows."""
+    """What softmax layers share: the kernel and the starting rows.
+
+    Attributes:
+        start_weight: of each starting row; None means 1/N₀.
+    """
+
+    start_weight: float | None = None
 
     def __init__(
         self,
@@ -175,8 +211,10 @@ class _Softmax(GrowingLayer, ABC):
         value = _random_normalised(start_rows, out_features, generator)
         if start_values == "zero":
             value = torch.zeros_like(value)
-        weight = torch.full((start_rows,), 1.0 / start_rows)
-        tuples = Tuples(key.to(device), weight.to(device), (value / start_rows).to(device))
+        each = 1.0 / start_rows if self.start_weight is None else self.start_weight
+        weight = torch.full((start_rows,), each)
+        scaled = value / start_rows if self.start_weight is None else value * each
+        tuples = Tuples(key.to(device), weight.to(device), scaled.to(device))
         self.memory.append(tuples, born=PRIOR)
 
 
@@ -208,6 +246,48 @@ class WeightedSoftmax(_Softmax):
         return clipped_write(
             query, output, gradient, lr_value=lr_value, lr_weight=lr_weight, bound=self.bound
         )
+
+
+class DecoupledSoftmax(WeightedSoftmax):
+    """The weighted softmax whose writes keep the division by the old normaliser.
+
+    Args:
+        options: as for `WeightedSoftmax`.
+
+    Source: arXiv 2610.03858, appendix C.6.
+    """
+
+    def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
+        """See `rules.decoupled_write`."""
+        query, output, gradient = _complete(trace)
+        if trace.denominator is None:  # a normalised kernel always leaves one
+            raise ConfigError("a trace without a denominator cannot be written; use retrieve()")
+        return decoupled_write(
+            query,
+            output,
+            gradient,
+            trace.denominator,
+            lr_value=lr_value,
+            lr_weight=lr_weight,
+            bound=self.bound,
+        )
+
+
+class UnweightedSoftmax(_Softmax):
+    """The ordinary softmax, grown all the same: a negative control for the weighted ones.
+
+    Args:
+        options: as for `WeightedSoftmax`, without `bound`.
+
+    Source: arXiv 2610.03858, appendix B.3.
+    """
+
+    start_weight = 1.0
+
+    def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
+        """See `rules.unweighted_write`; all weights are 1, `lr_weight` is not used."""
+        query, output, gradient = _complete(trace)
+        return unweighted_write(query, output, gradient, lr_value=lr_value)
 
 
 class GaugeSoftmax(_Softmax):

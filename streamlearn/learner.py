@@ -1,16 +1,17 @@
-"""The learner: encoder, growing network and optimizer behind predict, learn, save and load."""
+"""The learner: encoder, cold start and model behind predict, learn, save and load."""
 
+import contextlib
 import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from streamlearn.bits import to_bits
-from streamlearn.build import build_encoder, build_network, build_optimizer, build_tiers
+from streamlearn.build import build_encoder, build_model, build_tiers
 from streamlearn.coldstart import ColdStart
 from streamlearn.encoders import Encoder
 from streamlearn.encoders.base import as_float
@@ -23,11 +24,9 @@ from streamlearn.errors import (
 )
 from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import DeviceName, resolve_hardware
-from streamlearn.layers import GrowingLayer
 from streamlearn.losses import LOSSES
 from streamlearn.memory import Memory
-from streamlearn.networks import ResNetMLP
-from streamlearn.optim import FunctionalSGD
+from streamlearn.models import Model, NetworkModel, Scores
 from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree, flatten, unflatten
 
@@ -36,18 +35,8 @@ __all__ = ["Learner", "Scores"]
 _PREDICT_ROWS = 256
 
 
-class Scores(NamedTuple):
-    """What a learner said of a batch before it learnt from it.
-
-    probabilities: (B, classes) float32. losses: (B,) float32, each sample's own.
-    """
-
-    probabilities: Tensor
-    losses: Tensor
-
-
 class Learner:
-    """A classifier that learns each sample once and grows.
+    """A classifier that learns each sample once: an encoder, and a model over its codes.
 
     Args:
         classes: their number, or their names in the order of the targets' indices.
@@ -91,11 +80,10 @@ class Learner:
         self.loss = LOSSES[self.settings.learner.loss]
         self.encoder = own or build_encoder(self.settings, self.hardware)
         self.tiers = build_tiers(settings, self.hardware)
-        self.network: ResNetMLP | None = None
-        self.optimizer: FunctionalSGD | None = None
+        self.model: Model | None = None
         self.samples = 0
         self.input_shape: tuple[int, ...] | None = None
-        self._held: list[tuple[Tensor, Tensor]] = []
+        self._held: list[tuple[Tensor, Tensor, Tensor | None]] = []
         self._cold: ColdStart | None = self._new_cold_start()
 
     def _new_cold_start(self) -> ColdStart:
@@ -103,18 +91,18 @@ class Learner:
 
     @property
     def fitted(self) -> bool:
-        """Whether the encoder is fitted and the network learns."""
-        return self.network is not None
+        """Whether the encoder is fitted and the model learns."""
+        return self.model is not None
 
     @property
     def ready(self) -> bool:
         """Whether enough samples are held back for the encoder to be fitted."""
-        return self.network is None and self.held >= self.settings.encoder.fit
+        return self.model is None and self.held >= self.settings.encoder.fit
 
     @property
     def held(self) -> int:
         """How many samples are held back for the encoder's fit."""
-        return sum(len(targets) for _, targets in self._held)
+        return sum(len(targets) for _, targets, _ in self._held)
 
     # -- predicting and learning -----------------------------------------------------------------
 
@@ -126,25 +114,46 @@ class Learner:
             features: (B, …) as the stream yields them: uint8 images or float vectors.
         """
         features = self._checked(features)
-        if self.network is None:
+        if self.model is None:
             return self._cold_scores(features)
-        self.network.eval()
         parts = []
         for start in range(0, len(features), _PREDICT_ROWS):
             codes = self.encode(features[start : start + _PREDICT_ROWS])
-            parts.append(self.loss.probabilities(self.network(codes)).to("cpu", torch.float32))
+            parts.append(self.model.predict_proba(codes))
         return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+
+    def linearised(self) -> contextlib.ExitStack:
+        """Answer with 1 + x for e^x in every growing layer until what is returned is closed.
+
+        Raises:
+            ConfigError: there is no growing layer.
+        """
+        if not isinstance(self.model, NetworkModel):
+            raise ConfigError(
+                f"learner={self.settings.learner.kind} has no growing layer to linearise; leave "
+                "evaluation.linearise out"
+            )
+        return self.model.linearised()
 
     def predict(self, features: Tensor) -> Tensor:
         """The most probable class of each sample, (B,) int64 indices into `classes`."""
         return self.predict_proba(features).argmax(-1)
 
-    def learn(self, features: Tensor, targets: Tensor, *, fit: bool = True) -> Scores:
+    def learn(
+        self,
+        features: Tensor,
+        targets: Tensor,
+        *,
+        index: Tensor | None = None,
+        fit: bool = True,
+    ) -> Scores:
         """Score a batch, then learn it: test-then-train in one forward pass.
 
         Args:
             features: (B, …) uint8 images or float vectors, finite.
             targets: (B,) integer indices into `classes`.
+            index: (B,) integers that say which sample each is, each once, so that one that comes
+                again is known (`learner.revisit=update`).
             fit: fit the encoder as soon as enough samples are held back; False leaves it to
                 `flush`, which is wanted once `ready`.
 
@@ -161,8 +170,8 @@ class Learner:
         targets = self._checked_targets(targets, len(features))
         if len(features) == 0:
             return Scores(torch.zeros(0, len(self.classes)), torch.zeros(0))
-        if self.network is not None:
-            return self._learn(self.encode(features), targets)
+        if self.model is not None:
+            return self._learn(self.model, self.encode(features), targets, index)
         if self.input_shape is None:
             self.encoder.check(tuple(features.shape[1:]))
         # Copies, since whoever feeds samples may use the same buffer for the next batch, and
@@ -173,7 +182,7 @@ class Learner:
         if self._cold is not None and self.settings.learner.cold_start == "online":
             self._cold.learn(features, targets)
         self.input_shape = tuple(features.shape[1:])
-        self._held.append((features, targets))
+        self._held.append((features, targets, None if index is None else index.cpu().clone()))
         if fit and self.ready:
             self.flush()
         return Scores(probabilities, self.loss.of_probabilities(probabilities, targets))
@@ -190,13 +199,15 @@ class Learner:
         Raises:
             StreamlearnError: the samples cannot be encoded or learnt; they are held back still.
         """
-        if self.network is not None or not self._held:
+        if self.model is not None or not self._held:
             return False
-        parts = [features for features, _ in self._held]
+        parts = [features for features, _, _ in self._held]
         if len({part.dtype for part in parts}) > 1:  # uint8 and float images have other scales
             parts = [as_float(part) for part in parts]
         features = torch.cat(parts)
-        targets = torch.cat([targets for _, targets in self._held])
+        targets = torch.cat([targets for _, targets, _ in self._held])
+        marks = [index for _, _, index in self._held if index is not None]
+        index = torch.cat(marks) if len(marks) == len(self._held) else None
         batch = self.settings.learner.batch
         try:
             with torch.no_grad():
@@ -204,13 +215,17 @@ class Learner:
                 self.encoder.to(self.hardware.device)
             self._check_codes(codes, features)
             codes = codes.to(self.hardware.device)
-            self._build(self.encoder.width)
+            self.model = model = self._build(self.encoder.width)
+            with torch.no_grad():
+                model.start(codes)
             for start in range(0, len(codes), batch):
                 pulse()
                 rows = slice(start, start + batch)
-                self._learn(codes[rows], targets[rows])
+                self._learn(
+                    model, codes[rows], targets[rows], None if index is None else index[rows]
+                )
         except BaseException:
-            self.network, self.optimizer, self.samples = None, None, 0
+            self.model, self.samples = None, 0
             raise
         self._held, self._cold = [], None
         return True
@@ -240,29 +255,17 @@ class Learner:
             return torch.full((len(features), len(self.classes)), 1.0 / len(self.classes))
         return self._cold.predict(features)
 
-    def _build(self, width: int) -> None:
+    def _build(self, width: int) -> Model:
         self.tiers = build_tiers(self.settings, self.hardware)
-        self.network = build_network(
-            self.settings, width, len(self.classes), self.hardware, self.tiers
+        classes = len(self.classes)
+        return build_model(
+            self.settings, width, classes, self.hardware, self.tiers, self.input_shape
         )
-        self.optimizer = build_optimizer(self.settings, self.network)
 
-    def _learn(self, codes: Tensor, targets: Tensor) -> Scores:
-        network, optimizer = self.network, self.optimizer
-        if network is None or optimizer is None:
-            raise ConfigError("the learner has no network yet; call learn() or flush() first")
-        network.train()
-        optimizer.zero_grad()
-        output = network(codes)
-        losses = self.loss.per_sample(output, targets.to(output.device))  # (B,)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
+    def _learn(self, model: Model, codes: Tensor, targets: Tensor, index: Tensor | None) -> Scores:
+        scores = model.learn(codes, targets, index)
         self.samples += len(codes)
-        output = output.detach()
-        return Scores(
-            self.loss.probabilities(output).to("cpu", torch.float32),
-            losses.detach().to("cpu", torch.float32),
-        )
+        return scores
 
     def _checked(self, features: Tensor) -> Tensor:
         if features.ndim < 2:
@@ -302,14 +305,13 @@ class Learner:
     # -- state -----------------------------------------------------------------------------------
 
     def memories(self) -> dict[str, Memory]:
-        """Each growing layer's memory by the layer's name; none before the encoder is fitted."""
-        if self.network is None:
-            return {}
-        return {
-            name: module.memory
-            for name, module in self.network.named_modules()
-            if isinstance(module, GrowingLayer)
-        }
+        """The model's memories by layer name; none before the encoder is fitted."""
+        return {} if self.model is None else self.model.memories()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the model needs to predict and to go on learning, its encoder's left out."""
+        return 0 if self.model is None else self.model.nbytes
 
     def state_dict(self) -> StateTree:
         """Everything but the tuples of `memories()`, which are saved by block."""
@@ -318,14 +320,14 @@ class Learner:
             "input_shape": None if self.input_shape is None else list(self.input_shape),
             "samples": self.samples,
             "encoder_type": type(self.encoder).__name__,
-            "width": None if self.network is None else self.encoder.width,
+            "width": None if self.model is None else self.encoder.width,
             "dtype": str(self.hardware.dtype).removeprefix("torch."),
         }
-        if self.network is not None and self.optimizer is not None:
+        if self.model is not None:
             state["encoder"] = self.encoder.state_dict()
-            state["optimizer"] = self.optimizer.state_dict()
+            state["model"] = self.model.state_dict()
         else:
-            state["held"] = [[features, targets] for features, targets in self._held]
+            state["held"] = [list(part) for part in self._held]
             state["cold"] = None if self._cold is None else self._cold.state_dict()
         return state
 
@@ -356,20 +358,17 @@ class Learner:
         self.input_shape = None if shape is None else tuple(int(side) for side in shape)
         self.samples = int(state["samples"])
         if state["width"] is None:
-            self.network = self.optimizer = None
-            self._held = [(features, targets) for features, targets in state["held"]]
+            self.model = None
+            self._held = [(part[0], part[1], part[2]) for part in state["held"]]
             self._cold = self._new_cold_start()
             if state["cold"] is not None:
                 self._cold.load_state_dict(state["cold"])
             return
         self.encoder.load_state_dict(state["encoder"])
         self.encoder.to(self.hardware.device)
-        self._build(int(state["width"]))
-        if self.optimizer is not None:
-            self.optimizer.load_state_dict(state["optimizer"])
+        self.model = self._build(int(state["width"]))
+        self.model.load_state_dict(state["model"])
         self._held, self._cold = [], None
-        for memory in self.memories().values():
-            memory.clear()
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole learner to one safetensors file, replaced only once complete.

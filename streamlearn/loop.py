@@ -83,7 +83,7 @@ class Loop:
                 break
             rows = batch.rows
             try:
-                scores = learner.learn(rows.features, rows.targets, fit=False)
+                scores = learner.learn(rows.features, rows.targets, index=rows.index, fit=False)
             except BaseException:
                 stream.position = position
                 raise
@@ -143,10 +143,11 @@ class Loop:
             accuracy=self.evaluation.accuracy,
             windowed_accuracy=self.evaluation.windowed_accuracy,
             layers=self.layers(),
+            learner_bytes=self.learner.nbytes,
         )
 
     def layers(self) -> tuple[LayerStatus, ...]:
-        """The size of each growing layer."""
+        """The size of each memory."""
         return tuple(
             LayerStatus(name, len(memory), memory.nbytes)
             for name, memory in self.learner.memories().items()
@@ -173,15 +174,27 @@ class Loop:
         self.seconds = float(state["seconds"])
 
 
-def held_out(learner: Learner, dataset: Dataset) -> Iterator[Testing | Tested]:
-    """Score a held-out data set: progress, then the result."""
+def held_out(
+    learner: Learner, dataset: Dataset, *, linearise: bool = False
+) -> Iterator[Testing | Tested]:
+    """Score a held-out data set: progress, then the result.
+
+    Args:
+        learner: as it is.
+        dataset: to be scored.
+        linearise: with 1 + x for e^x in every growing layer.
+
+    Raises:
+        ConfigError: there is nothing to linearise.
+    """
     started = time.perf_counter()
     evaluation = Prequential(len(learner.classes))
     loss = learner.loss
     for start in range(0, len(dataset), _TEST_ROWS):
         stop = min(start + _TEST_ROWS, len(dataset))
         rows = dataset.read(np.arange(start, stop, dtype=np.int64))
-        probabilities = learner.predict_proba(rows.features)
+        with learner.linearised() if linearise else contextlib.nullcontext():
+            probabilities = learner.predict_proba(rows.features)
         losses = loss.of_probabilities(probabilities, rows.targets)
         evaluation.update(probabilities, rows.targets, losses)
         yield Testing(stop, len(dataset))

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.layers import GrowingLayer
-from streamlearn.memory import Tuples
+from streamlearn.memory import Memory, Tuples
 from streamlearn.retrieval import Forgetting
 from streamlearn.state import StateTree
 
@@ -86,11 +86,21 @@ class FunctionalSGD:
             for layer in group["layers"]:
                 layer.traces.clear()
 
-    def step(self, closure: Callable[[], Tensor] | None = None) -> Tensor | None:
+    def step(
+        self,
+        closure: Callable[[], Tensor] | None = None,
+        *,
+        places: Tensor | None = None,
+        stored: int = 0,
+    ) -> Tensor | None:
         """Store what every layer's last forward and backward passes say.
 
         Args:
             closure: recomputes the loss and calls backward; optional, as in `torch.optim`.
+            places: (B,) int64, for layers that store one tuple a sample: a place below `stored`
+                names the sample's own tuple, counted among the last `stored` of each memory, to
+                which weight and value are added; the others are new and follow in their order.
+            stored: tuples of each layer that places count.
 
         Returns:
             The closure's loss, if there is one.
@@ -104,12 +114,26 @@ class FunctionalSGD:
             rates = {"lr_value": group["lr_value"], "lr_weight": group["lr_weight"]}
             for layer in group["layers"]:
                 writes += [(layer, tuples) for tuples in layer.pending(**rates)]
+        again = None if places is None else places < stored
+        merged: list[tuple[GrowingLayer, Tensor, Tuples]] = []
+        if places is not None and again is not None and bool(again.any()):
+            merged = [
+                (layer, *_merged(layer.memory, tuples, places, again, stored))
+                for layer, tuples in writes
+            ]
+        if again is not None:
+            writes = [(layer, _chosen(tuples, ~again)) for layer, tuples in writes]
         checked = [  # all layers or none
             (layer.memory, layer.memory.check(tuples, self.steps + 1)) for layer, tuples in writes
         ]
+        for layer, _, tuples in merged:
+            layer.memory.check(tuples, self.steps + 1)
         self.steps += 1
+        for layer, found, tuples in merged:
+            layer.memory.rewrite(found, weight=tuples.weight, value=tuples.value)
         for memory, rows in checked:
-            memory.append_checked(rows, born=self.steps)
+            if places is None or len(rows.key):
+                memory.append_checked(rows, born=self.steps)
         self.zero_grad()
         self._set_clock()
         return loss
@@ -144,6 +168,34 @@ class FunctionalSGD:
             group["momentum"] = float(saved["momentum"])
             group["decay"] = float(saved["decay"])
         self._set_clock()
+
+
+def _chosen(tuples: Tuples, which: Tensor) -> Tuples:
+    """Some of the tuples."""
+    which = which.to(tuples.key.device)
+    return Tuples(*(column[which] for column in tuples))
+
+
+def _merged(
+    memory: Memory, tuples: Tuples, places: Tensor, again: Tensor, stored: int
+) -> tuple[Tensor, Tuples]:
+    """Rows that are there, and what they hold with the new weights and values added.
+
+    Tuples of the same key merge exactly by adding both; the key that is stored stays.
+    """
+    if len(tuples.key) != len(places):
+        raise ConfigError(
+            f"a layer stores {len(tuples.key)} tuples for {len(places)} samples, so they cannot be "
+            "updated in place; set learner.revisit=append"
+        )
+    rows = len(memory) - stored + places[again]
+    there = memory.gather(rows, ("key", "weight", "value"))
+    new = _chosen(tuples, again)
+    return rows, Tuples(
+        there["key"],
+        there["weight"] + new.weight.to(there["weight"].dtype),
+        there["value"].to(new.value.dtype) + new.value,
+    )
 
 
 def _group(given: dict[str, Any]) -> Group:

@@ -45,11 +45,13 @@ class Trace:
     """What a layer must remember of one forward pass to learn from it.
 
     query: (B, D). output: s (B, C). gradient: g = ∂L/∂s (B, C), set by the backward pass.
+    denominator: (B, 1) that s was divided by, where the kernel is normalised.
     """
 
     query: Tensor
     output: Tensor
     gradient: Tensor | None = None
+    denominator: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,15 @@ def retrieve(
 
     Returns:
         s (B, C) in the accumulation dtype.
+
+    Raises:
+        GraphError: a gradient is wanted of a linearised kernel.
     """
+    if kernel.linear and (trace is not None or (query.requires_grad and torch.is_grad_enabled())):
+        raise GraphError(
+            "a layer with a linearised kernel answers only, it has no gradient; learn without "
+            "linearising, and linearise to evaluate"
+        )
     if trace is None and not (query.requires_grad and torch.is_grad_enabled()):
         context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None)
         return _forward(context, query, keep=False)[0]
@@ -152,7 +162,9 @@ class _Context:
         if shift is not None:
             # Only tuples without weight can stand above the shift, and their pull may overflow.
             buffer.sub_(shift.to(buffer.dtype)).clamp_max_(_LARGEST_EXPONENT)
-        if self.kernel.kind != "dot":
+        if self.kernel.linear:
+            buffer.add_(1)
+        elif self.kernel.kind != "dot":
             buffer.exp_()
         return self.age_(buffer, block)
 
@@ -237,6 +249,9 @@ class _Retrieve(torch.autograd.Function):
         ctx.rows, ctx.rewrites = len(context.memory), context.memory.rewrites
         if context.trace is not None:
             context.trace.output = output.detach()
+            if denominator is not None:
+                whole = denominator if shift is None else denominator * shift.exp()
+                context.trace.denominator = whole.detach()
         return output
 
     @staticmethod

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from streamlearn.memory import Tuples
 
-__all__ = ["clipped_write", "gauge_write", "kernel_write"]
+__all__ = ["clipped_write", "decoupled_write", "gauge_write", "kernel_write", "unweighted_write"]
 
 
 def kernel_write(query: Tensor, output: Tensor, gradient: Tensor, *, lr_value: float) -> Tuples:
@@ -48,6 +48,53 @@ def clipped_write(
     if bound is not None:
         agreement = agreement.clamp(-bound, bound)
     return Tuples(query, lr_weight * agreement.clamp_min(0), -lr_value * gradient)
+
+
+def decoupled_write(
+    query: Tensor,
+    output: Tensor,
+    gradient: Tensor,
+    denominator: Tensor,
+    *,
+    lr_value: float,
+    lr_weight: float,
+    bound: float | None = None,
+) -> Tuples:
+    """The functional gradient step on numerator and denominator as two functions of their own.
+
+        k = q,  w = η_w max(0, ⟨s, g⟩)/d,  ṽ = −η_v g/d,
+
+    for `s = n/d`: ∂L/∂n = g/d and ∂L/∂d = −⟨s, g⟩/d. It is `clipped_write` with the division by
+    the old normaliser kept, so steps shrink where the denominator has grown.
+
+    Args:
+        query: q (B, D).
+        output: s (B, C).
+        gradient: g (B, C).
+        denominator: d (B, 1) at the queries.
+        lr_value: η_v.
+        lr_weight: η_w.
+        bound: as for `clipped_write`.
+
+    Source: arXiv 2610.03858, appendix C.6.
+    """
+    key, weight, value = clipped_write(
+        query, output, gradient, lr_value=lr_value, lr_weight=lr_weight, bound=bound
+    )
+    return Tuples(key, weight / denominator[:, 0], value / denominator)
+
+
+def unweighted_write(query: Tensor, output: Tensor, gradient: Tensor, *, lr_value: float) -> Tuples:
+    """What would be written to the ordinary softmax, where every key weighs the same.
+
+        k = q,  w = 1,  ṽ = −η_v g.
+
+    A new key moves the denominator however small its value is, so this is no gradient step: it is
+    here to show what the weights are for.
+
+    Source: arXiv 2610.03858, appendix B.3.
+    """
+    return Tuples(query, output.new_ones(len(query)), -lr_value * gradient)
 
 
 def gauge_write(

@@ -4,62 +4,47 @@ A section that has kinds (`encoder`, `layer`) may be given as the kind's bare na
 `{"kind": "pca"}`, all other settings of that kind at their defaults.
 """
 
-import difflib
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ByteSize, ConfigDict, Field, ValidationError
+from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_validator
 from pydantic_core import PydanticCustomError
 
 from streamlearn.errors import ConfigError
-from streamlearn.hardware import DeviceName, DtypeName
-from streamlearn.losses import LossName
+from streamlearn.kinds import NETWORK_KINDS, GrowingSettings, KindSettings, ParametricSettings
+from streamlearn.sections import (
+    OptionalFloat,
+    Settings,
+    bare_kind,
+    explain,
+    kind_or,
+    none_word,
+)
 
 __all__ = [
+    "DecoupledSettings",
     "EncoderSettings",
     "GaugeSettings",
     "LayerSettings",
     "LearnerSettings",
     "LinearSettings",
+    "MLPSettings",
     "MemorySettings",
     "NetworkSettings",
     "OptimizerSettings",
     "PCASettings",
+    "ParametricSoftmaxSettings",
     "PatchSettings",
     "RBFSettings",
-    "Settings",
     "SoftmaxSettings",
     "StandardiseSettings",
     "TorchvisionSettings",
-    "TrainingSettings",
-    "bare_kind",
-    "explain",
-    "none_word",
+    "UnweightedSettings",
+    "ViTSettings",
     "settings_of",
 ]
-
-
-class Settings(BaseModel):
-    """A section of settings: unknown keys are errors, and a section never changes once made."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-def bare_kind(value: Any) -> Any:
-    """`"pca"` as `{"kind": "pca"}`; anything else as it is."""
-    return {"kind": value} if isinstance(value, str) else value
-
-
-def none_word(value: Any) -> Any:
-    """The words none and null mean "not set" where a number is expected."""
-    if isinstance(value, str) and value.lower() in ("none", "null", ""):
-        return None
-    return value
-
-
-OptionalFloat = Annotated[float | None, BeforeValidator(none_word)]
 
 
 def byte_words(value: Any) -> Any:
@@ -203,17 +188,86 @@ class LinearSettings(_Rates):
     lr_value_hidden: float = Field(0.00003, ge=0, description="the same for hidden layers")
 
 
+class DecoupledSettings(SoftmaxSettings):
+    """Weighted softmax whose writes are divided by the old normaliser."""
+
+    kind: Literal["decoupled"] = "decoupled"  # type: ignore[assignment]
+
+
+class UnweightedSettings(_Start):
+    """The ordinary softmax, grown all the same: a negative control."""
+
+    kind: Literal["unweighted"] = "unweighted"
+    lr_value: float = Field(10.0, ge=0, description="rate η_v of the output layer")
+    lr_value_hidden: float = Field(1.0, ge=0, description="the same for hidden layers")
+
+
+class ParametricSoftmaxSettings(Settings):
+    """A softmax layer of fixed width, whose keys, values and weights are trained parameters."""
+
+    kind: Literal["parametric-softmax"] = "parametric-softmax"
+    width: int = Field(5000, ge=1, description="keys of a layer")
+    weighted: bool = Field(True, description="a trained weight beside each key")
+    kappa: float = Field(6.0, gt=0, description="largest logit of keys at their start, √D/T")
+    temperature: OptionalFloat = Field(
+        None, gt=0, description="T as in the paper; instead of kappa"
+    )
+
+
 LayerSettings = Annotated[
-    SoftmaxSettings | GaugeSettings | RBFSettings | LinearSettings, Field(discriminator="kind")
+    SoftmaxSettings
+    | GaugeSettings
+    | RBFSettings
+    | LinearSettings
+    | DecoupledSettings
+    | UnweightedSettings
+    | ParametricSoftmaxSettings,
+    Field(discriminator="kind"),
+]
+
+Layers = Annotated[
+    Literal["growing", "dense", "mixed"] | None,
+    BeforeValidator(none_word),
+    Field(
+        description="growing: those of the section layer; dense: ordinary ones; mixed: the first "
+        "`network.growing` hidden ones as the section layer says, the others dense; none: what "
+        "suits the learner"
+    ),
 ]
 
 
-class NetworkSettings(Settings):
-    """The network between encoder and outputs."""
+class MLPSettings(Settings):
+    """Residual layers and an output layer, each behind RMSNorm."""
 
-    hidden: int = Field(
-        1, ge=0, le=64, description="residual growing layers before the output layer"
+    kind: Literal["mlp"] = "mlp"
+    hidden: int = Field(1, ge=0, le=64, description="residual layers before the output layer")
+    layers: Layers = None
+    growing: int = Field(1, ge=0, description="hidden layers that grow, where layers are mixed")
+    output: Literal["growing", "dense"] | None = Field(
+        None, description="the output layer; none: as layers say, dense where they are mixed"
     )
+    width: int = Field(512, ge=1, description="of the inner layer of a dense one")
+    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+
+
+class ViTSettings(Settings):
+    """A vision transformer over the pixels: `encoder=standardise encoder.constant=0`."""
+
+    kind: Literal["vit"] = "vit"
+    hidden: int = Field(4, ge=0, le=64, description="blocks of attention and feed-forward layer")
+    layers: Layers = None
+    growing: int = Field(1, ge=0, description="feed-forward layers that grow, where mixed")
+    output: Literal["growing", "dense"] | None = Field(
+        "dense", description="the output layer; none: as layers say"
+    )
+    patch: int = Field(8, ge=1, description="side of a patch, pixels")
+    width: int = Field(128, ge=1, description="of a token")
+    heads: int = Field(4, ge=1, description="of attention")
+    inner: int = Field(512, ge=1, description="of the inner layer of a dense feed-forward one")
+    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+
+
+NetworkSettings = Annotated[MLPSettings | ViTSettings, Field(discriminator="kind")]
 
 
 class OptimizerSettings(Settings):
@@ -221,19 +275,6 @@ class OptimizerSettings(Settings):
 
     momentum: float = Field(0.0, ge=0, lt=1, description="momentum μ, exact, by birth step")
     decay: float = Field(0.0, ge=0, lt=1, description="decay γ of what was written, for each step")
-
-
-class TrainingSettings(Settings):
-    """Batches, loss and hardware."""
-
-    kind: Literal["growing"] = "growing"
-    batch: int = Field(64, ge=1, le=65536, description="samples scored, then learnt, at once")
-    loss: LossName = "cross_entropy"
-    dtype: DtypeName = Field("auto", description="of keys and values; auto: bfloat16 where fast")
-    device: DeviceName = "auto"
-    cold_start: Literal["online", "chance"] = Field(
-        "online", description="how samples are scored until the encoder is fitted"
-    )
 
 
 class MemorySettings(Settings):
@@ -255,11 +296,77 @@ class LearnerSettings(Settings):
 
     seed: int = Field(0, ge=0, lt=2**63, description="of starting rows, filters and stream order")
     encoder: Annotated[EncoderSettings, BeforeValidator(bare_kind)] = StandardiseSettings()
-    network: NetworkSettings = NetworkSettings()
+    network: Annotated[NetworkSettings, BeforeValidator(kind_or("mlp"))] = MLPSettings()
     layer: Annotated[LayerSettings, BeforeValidator(bare_kind)] = SoftmaxSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
-    learner: Annotated[TrainingSettings, BeforeValidator(bare_kind)] = TrainingSettings()
+    learner: Annotated[KindSettings, BeforeValidator(kind_or("growing"))] = GrowingSettings()
     memory: MemorySettings = MemorySettings()
+
+    @model_validator(mode="after")
+    def _sections_fit(self) -> Self:
+        kind = self.learner.kind
+        if kind not in NETWORK_KINDS:
+            return self
+        by_gradient = self.layer.kind == "parametric-softmax"
+        if kind == "growing" and by_gradient:
+            raise ValueError(
+                f"layer={self.layer.kind} is trained by gradients and does not grow; "
+                "set learner=parametric"
+            )
+        if kind == "growing" and self.network.kind == "vit":
+            raise ValueError(
+                "network=vit has attention, which is trained by gradients; set learner=parametric, "
+                "and network.layers=growing for feed-forward layers that grow"
+            )
+        self._check_revisit()
+        hidden, output = self.grows()
+        if kind == "growing" and not (output and all(hidden)):
+            raise ValueError(
+                f"network.layers={self.network.layers} is not made of growing layers alone; "
+                "set learner=parametric, which trains the others"
+            )
+        grown = self.network.kind == "mlp" and output and all(hidden)
+        if kind == "parametric" and not by_gradient and grown:
+            raise ValueError(
+                f"learner=parametric has nothing to train where all layers are {self.layer.kind} "
+                "layers, which grow; set learner=growing, or network.layers=dense or mixed"
+            )
+        return self
+
+    def _check_revisit(self) -> None:
+        if not isinstance(self.learner, (GrowingSettings, ParametricSettings)):
+            return
+        if self.learner.revisit == "append":
+            return
+        if self.network.kind == "vit" or self.layer.kind == "gauge":
+            what = "network=vit" if self.network.kind == "vit" else "layer=gauge"
+            raise ValueError(
+                f"learner.revisit=update needs one tuple a sample, and {what} may store more or "
+                "fewer; set learner.revisit=append"
+            )
+        if self.optimizer.momentum or self.optimizer.decay:
+            raise ValueError(
+                "learner.revisit=update needs tuples whose age does not matter; set "
+                "optimizer.momentum=0 and optimizer.decay=0, or learner.revisit=append"
+            )
+
+    def any_grows(self) -> bool:
+        """Whether any layer grows."""
+        if self.learner.kind not in NETWORK_KINDS or self.layer.kind == "parametric-softmax":
+            return False
+        hidden, output = self.grows()
+        return output or any(hidden)
+
+    def grows(self) -> tuple[list[bool], bool]:
+        """Which hidden layers, and whether the output layer, are as the section `layer` says."""
+        network = self.network
+        layers = network.layers
+        if layers is None:
+            as_said = self.learner.kind == "growing" or self.layer.kind == "parametric-softmax"
+            layers = "growing" if as_said else "dense"
+        count = {"growing": network.hidden, "dense": 0, "mixed": network.growing}[layers]
+        output = layers == "growing" if network.output is None else network.output == "growing"
+        return [index < count for index in range(network.hidden)], output
 
 
 def settings_of(sections: Mapping[str, Any]) -> LearnerSettings:
@@ -272,77 +379,3 @@ def settings_of(sections: Mapping[str, Any]) -> LearnerSettings:
         return LearnerSettings.model_validate(dict(sections))
     except ValidationError as error:
         raise ConfigError(explain(error, LearnerSettings)) from None
-
-
-def explain(error: ValidationError, model: type[BaseModel]) -> str:
-    """One sentence that names the first wrong key and its value, and says what would be right."""
-    first = error.errors()[0]
-    kinds = _kinds(model)
-    # pydantic puts the kind of a tagged section into the path: layer.softmax.kappa → layer.kappa
-    path = [
-        str(part)
-        for index, part in enumerate(first["loc"])
-        if not (index == 1 and str(part) in kinds.get(str(first["loc"][0]), ()))
-    ]
-    key = ".".join(path)
-    value = first["input"]
-    if first["type"] == "extra_forbidden":
-        tag = str(first["loc"][1]) if len(first["loc"]) > 2 else None
-        known = _known_keys(model, path[:-1], tag)
-        nearest = difflib.get_close_matches(path[-1], known, n=1, cutoff=0.5)
-        hint = (
-            f"did you mean {'.'.join([*path[:-1], nearest[0]])}?"
-            if nearest
-            else (f"known here: {', '.join(known)}")
-        )
-        return f"{key} is not a setting; {hint}"
-    choices = list(kinds.get(path[0], ())) if path else []
-    if first["type"] == "union_tag_not_found":
-        return f"{key}.kind is missing; choose {', '.join(choices)}"
-    if first["type"] == "union_tag_invalid":
-        given = value.get("kind") if isinstance(value, dict) else value
-        nearest = difflib.get_close_matches(str(given), choices, n=1, cutoff=0.5)
-        hint = f"did you mean {nearest[0]}?" if nearest else f"choose {', '.join(choices)}"
-        return f"{key}={given} is not a kind of {key}; {hint}"
-    if first["type"] in ("model_type", "model_attributes_type"):
-        inner = (_known_keys(model, path, None) or ["kind"])[0]
-        return f"{key}={value} cannot be used: {key} is a section, set {key}.{inner}=…"
-    reason = first["msg"].replace("Input should be", "it should be")
-    if first["type"].startswith("byte_size"):
-        return f"{key}={value} cannot be used: give bytes, such as 400MB, 2GiB or none"
-    if first["type"] == "missing":
-        return f"{key} is missing; set {key}=…"
-    return f"{key}={value} cannot be used: {reason[0].lower() + reason[1:]}"
-
-
-def _kinds(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
-    """The kinds of each section that has kinds."""
-    result = {}
-    for name, field in model.model_fields.items():
-        variants = _variants(field.annotation)
-        tags = [str(variant.model_fields["kind"].default) for variant in variants
-                if "kind" in variant.model_fields]  # fmt: skip
-        if len(tags) > 1:
-            result[name] = tuple(tags)
-    return result
-
-
-def _variants(annotation: Any) -> list[type[BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [found for part in get_args(annotation) for found in _variants(part)]
-
-
-def _known_keys(model: type[BaseModel], path: list[str], tag: str | None) -> list[str]:
-    """The settings that stand at a path, of the kind `tag` where the section has kinds."""
-    if not path:
-        return list(model.model_fields)
-    if path[0] not in model.model_fields:
-        return []
-    variants = _variants(model.model_fields[path[0]].annotation)
-    chosen = [
-        variant
-        for variant in variants
-        if len(variants) == 1 or variant.model_fields["kind"].default == tag
-    ]
-    return _known_keys(chosen[0], path[1:], None) if chosen else []

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, Protocol
 
 import numpy as np
@@ -11,6 +11,8 @@ from torch import Tensor
 
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.state import StateTree
+
+from .augment import Augmentation, AugmentName
 
 __all__ = ["Batch", "Dataset", "OnError", "Order", "Rows", "SkippedItem", "Stream"]
 
@@ -81,16 +83,19 @@ class Batch:
 
 
 class Stream:
-    """Items of a data set, each once, in a fixed order, in mini-batches.
+    """Items of a data set, each once an epoch, in a fixed order, in mini-batches.
 
     Args:
         dataset: where the items come from.
         order: "shuffled" (a permutation drawn from `seed`) or "given".
         seed: of the permutation; the same seed gives the same order on every machine.
         limit: stop after this many items of the order.
+        epochs: how often to go through these items. A shuffled order is another one each time; no
+            mini-batch has items of two epochs.
+        augment: "paper" changes images in every epoch, see `Augmentation`.
 
-    The cursor counts consumed items. It moves when a batch is handed out, so a state saved between
-    two batches resumes with the next one.
+    The cursor counts consumed items, over all epochs. It moves when a batch is handed out, so a
+    state saved between two batches resumes with the next one.
 
     """
 
@@ -101,9 +106,13 @@ class Stream:
         order: Order = "shuffled",
         seed: int = 0,
         limit: int | None = None,
+        epochs: int = 1,
+        augment: AugmentName = "none",
     ) -> None:
         if limit is not None and limit < 1:
             raise ConfigError(f"data.limit={limit} must be at least 1; leave it out for all items")
+        if epochs < 1:
+            raise ConfigError(f"data.epochs={epochs} must be at least 1")
         self.dataset = dataset
         self.order: Order = order
         self.seed = seed
@@ -112,10 +121,23 @@ class Stream:
             # numpy promises the raw words of a bit generator across versions and machines, but not
             # what `permutation` makes of them.
             words = np.random.PCG64(seed).random_raw(count)
-            self._items: NDArray[np.int64] = np.argsort(words, kind="stable")[:limit]
+            items: NDArray[np.int64] = np.argsort(words, kind="stable")[:limit]
         else:
-            self._items = np.arange(count, dtype=np.int64)[:limit]
+            items = np.arange(count, dtype=np.int64)[:limit]
+        self.epoch_items = len(items)
+        later = [self._reordered(items, epoch) for epoch in range(1, epochs)]
+        self._items: NDArray[np.int64] = np.concatenate([items, *later])
+        self._augment = (
+            Augmentation(dataset.feature_shape, count, seed) if augment == "paper" else None
+        )
         self.position = 0
+
+    def _reordered(self, items: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """The items in the order of a later epoch."""
+        if self.order == "given":
+            return items
+        source = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(epoch,)))
+        return items[np.argsort(source.random_raw(len(items)), kind="stable")]
 
     def __len__(self) -> int:
         return len(self._items)
@@ -146,7 +168,7 @@ class Stream:
                     rows = pending[1].result()
                 else:  # the first batch, or the cursor was put elsewhere in between
                     rows = pool.submit(self._read, start, stop).result()
-                end = min(stop + size, len(self._items))
+                end = self._stop(stop, size)
                 pending = (stop, pool.submit(self._read, stop, end)) if end > stop else None
                 return rows
 
@@ -154,13 +176,22 @@ class Stream:
 
     def _hand_out(self, size: int, read: Callable[[int, int], Rows]) -> Iterator[Batch]:
         while self.position < len(self._items):
-            stop = min(self.position + size, len(self._items))
+            stop = self._stop(self.position, size)
             rows = read(self.position, stop)
             self.position = stop
             yield Batch(rows, stop)
 
+    def _stop(self, start: int, size: int) -> int:
+        """Where a mini-batch ends that starts here: at the end of its epoch at the latest."""
+        left = self.epoch_items - start % self.epoch_items if self.epoch_items else 0
+        return min(start + min(size, left), len(self._items))
+
     def _read(self, start: int, stop: int) -> Rows:
-        return self.dataset.read(self._items[start:stop])
+        rows = self.dataset.read(self._items[start:stop])
+        if self._augment is None:
+            return rows
+        features = self._augment(rows.features, rows.index, start // self.epoch_items)
+        return replace(rows, features=features)
 
     def state_dict(self) -> StateTree:
         """The cursor, and what must agree for it to mean the same items."""

@@ -7,6 +7,7 @@ from rich.console import Console
 
 from streamlearn import events
 from streamlearn.cli.dashboard import render
+from streamlearn.cli.describe import describe
 from streamlearn.cli.model import Model
 from streamlearn.events import Finished, LayerStatus, Progress, Skipped, Started
 
@@ -102,6 +103,14 @@ def test_a_run_that_has_only_started_is_shown(started: Started) -> None:
         assert "none yet" in text
     model.update(started, NOW)
     assert "0/50,000" in "\n".join(shown(model, 80, 24))
+
+
+def test_a_learner_that_does_not_grow_is_shown_by_its_size(progress: MakeProgress) -> None:
+    model = Model()
+    model.update(progress(layers=(), learner_bytes=3 << 20), 5.0)
+    assert "nothing grows; the learner takes 3.00 MiB" in "\n".join(shown(model, 80, 24))
+    assert "learner 3.00 MiB" in describe(progress(layers=(), learner_bytes=3 << 20))
+    assert "tuples" not in describe(progress(layers=(), learner_bytes=3 << 20))
 
 
 def test_an_endless_stream_has_no_bar_and_no_time_left(progress: MakeProgress) -> None:

@@ -9,11 +9,13 @@ import torch
 from torch import Tensor, nn
 
 from streamlearn import Learner
-from streamlearn.build import build_encoder, build_network, build_optimizer
+from streamlearn.build import build_encoder, build_growth, build_network
 from streamlearn.encoders import ModuleEncoder
 from streamlearn.errors import ConfigError, NotFiniteError, ShapeError
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import LOSSES
+from streamlearn.models import NetworkModel
+from streamlearn.optim import FunctionalSGD
 from streamlearn.state import flatten
 
 from .making import arrays
@@ -47,6 +49,12 @@ def learner(**sections: Any) -> Learner:
         "learner": {"batch": 8, "dtype": "float32"},
     }
     return Learner(CLASSES, **{**defaults, **sections})
+
+
+def growth_of(model: Learner) -> FunctionalSGD:
+    assert isinstance(model.model, NetworkModel)
+    assert model.model.growth is not None
+    return model.model.growth
 
 
 def feed(model: Learner, features: Tensor, targets: Tensor, size: int = 8) -> list[Any]:
@@ -164,7 +172,8 @@ def test_the_samples_held_back_are_learnt_in_their_order_once_the_encoder_is_fit
     encoder = build_encoder(model.settings, model.hardware)
     encoder.fit(features)
     network = build_network(model.settings, encoder.width, CLASSES, model.hardware)
-    optimizer = build_optimizer(model.settings, network)
+    optimizer = build_growth(model.settings, network)
+    assert optimizer is not None
     for start in range(0, 42, 8):
         optimizer.zero_grad()
         output = network(encoder(features[start : start + 8]))
@@ -176,8 +185,7 @@ def test_the_samples_held_back_are_learnt_in_their_order_once_the_encoder_is_fit
         wanted = torch.softmax(network(encoder(probe)), -1)
     assert torch.equal(model.predict_proba(probe), wanted)
     assert optimizer.steps == 6
-    assert model.optimizer is not None
-    assert model.optimizer.steps == 6
+    assert growth_of(model).steps == 6
 
 
 def test_five_samples_with_a_constant_column_are_scored_and_learnt_at_the_streams_end() -> None:
@@ -351,13 +359,13 @@ def test_predicting_does_not_decide_what_samples_look_like() -> None:
 def test_a_step_that_would_store_nan_leaves_the_learner_as_it_was(kind: str) -> None:
     model = learner(layer={"kind": kind})
     feed(model, *blobs(48))
-    assert model.optimizer is not None
-    before, rates = content(model), [g["lr_value"] for g in model.optimizer.param_groups]
+    growth = growth_of(model)
+    before, rates = content(model), [g["lr_value"] for g in growth.param_groups]
     # Only the output layer overflows, after the hidden layer's tuples were found good.
-    model.optimizer.param_groups[-1]["lr_value"] = 1e39
+    growth.param_groups[-1]["lr_value"] = 1e39
     with pytest.raises(NotFiniteError, match="would store a NaN or infinity"):
         feed(model, *blobs(8, seed=3))
-    for group, rate in zip(model.optimizer.param_groups, rates, strict=True):
+    for group, rate in zip(growth.param_groups, rates, strict=True):
         group["lr_value"] = rate
     assert content(model) == before
     feed(model, *blobs(8, seed=3))
@@ -468,8 +476,8 @@ def test_predicting_between_batches_changes_nothing() -> None:
 def test_momentum_and_decay_reach_the_layers() -> None:
     model = learner(optimizer={"momentum": 0.5, "decay": 0.01})
     feed(model, *blobs(80))
-    assert model.network is not None
-    output = model.network.output
+    assert isinstance(model.model, NetworkModel)
+    output = model.model.network.output
     assert isinstance(output, GrowingLayer)
     clock = output.forgetting
     assert (clock.step, clock.momentum, clock.decay) == (10, 0.5, 0.01)

@@ -7,7 +7,7 @@ import torch
 from pydantic import ValidationError
 
 from streamlearn import Learner
-from streamlearn.build import build_encoder, build_network, build_optimizer
+from streamlearn.build import build_encoder, build_growth, build_network
 from streamlearn.encoders import PCA, Chain, ModuleEncoder, PatchFeatures, Standardise
 from streamlearn.errors import ConfigError
 from streamlearn.hardware import resolve_hardware
@@ -66,7 +66,7 @@ def test_settings_never_change() -> None:
     ({"layer": "attention"}, "layer=attention is not a kind of layer; choose softmax, gauge, rbf"),
     ({"layer": {"kind": 5}}, "layer=5 is not a kind of layer"),
     ({"layer": {"kappa": 2}}, "layer.kind is missing; choose softmax, gauge, rbf, linear"),
-    ({"learner": "shrinking"}, "learner.kind=shrinking cannot be used: it should be 'growing'"),
+    ({"learner": "shrinking"}, "learner=shrinking is not a kind of learner; did you mean growing"),
     ({"encoder": 5}, "encoder=5 cannot be used"),
     ({"layer": None}, "layer=None cannot be used"),
     ({"network": 3}, "network=3 cannot be used"),
@@ -163,7 +163,9 @@ def test_networks_and_optimizers_are_built_as_set(kind: str, made: type) -> None
     assert all(isinstance(layer, made) for layer in layers)
     assert [layer.out_features for layer in layers] == [8, 8, 3]
     assert all(layer.memory.block_rows == 1024 for layer in layers)
-    hidden, output = build_optimizer(chosen, network).param_groups
+    growth = build_growth(chosen, network)
+    assert growth is not None
+    hidden, output = growth.param_groups
     assert hidden["layers"] == list(network.hidden)
     assert output["layers"] == [network.output]
     assert (hidden["lr_value"], output["lr_value"]) == (0.25, 0.5)
@@ -185,7 +187,9 @@ def test_kappa_is_the_largest_logit_at_every_width_and_temperature_overrides_it(
 def test_a_network_without_hidden_layers_has_one_group() -> None:
     chosen = settings_of({"network": {"hidden": 0}})
     network = build_network(chosen, 8, 3, CPU)
-    assert len(build_optimizer(chosen, network).param_groups) == 1
+    growth = build_growth(chosen, network)
+    assert growth is not None
+    assert len(growth.param_groups) == 1
 
 
 def test_layers_of_one_network_start_from_different_rows_and_seeds_differ() -> None:

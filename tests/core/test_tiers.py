@@ -571,7 +571,7 @@ def test_a_learner_whose_budget_is_too_small_says_so_and_keeps_its_samples() -> 
     with pytest.raises(ConfigError, match=message):
         feed(model, range(1))
     assert model.held == 128
-    assert model.network is None
+    assert model.model is None
 
 
 def test_tiers_forget_memories_that_are_gone() -> None:

@@ -31,6 +31,7 @@ def test_the_scenarios_that_are_promised_are_there() -> None:
         "cifar10-onepass-rbf",
         "cifar10-onepass-gauge",
         "cifar10-onepass-raw",
+        "cifar10-onepass-mlp",
         "cifar100-onepass",
     }
 
@@ -116,7 +117,8 @@ def test_a_scenario_may_be_a_file(tmp_path: Path) -> None:
         ("nonsense", "is not key=value"),
         ("=3", "is not key=value"),
         ("seed.x=3", "seed.x is not a setting|seed=.* cannot be used"),
-        ("network=3", "network is a section; set one of its keys, such as network.hidden="),
+        ("network=3", "network=3 is not a kind of network; choose mlp, vit"),
+        ("run=3", "run is a section; set one of its keys|run=3 cannot be used"),
     ],
 )
 def test_a_wrong_word_is_answered_with_one_sentence(word: str, message: str) -> None:

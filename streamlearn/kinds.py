@@ -1,0 +1,235 @@
+"""The kinds of learners and what each can be told: the section `learner` of the settings."""
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field, model_validator
+
+from streamlearn.hardware import DeviceName, DtypeName
+from streamlearn.losses import LossName
+from streamlearn.sections import OptionalFloat, OptionalInt, Settings
+
+__all__ = [
+    "COMMON",
+    "NETWORK_KINDS",
+    "NETWORK_SECTIONS",
+    "DiscriminantSettings",
+    "FeaturesSettings",
+    "GrowingSettings",
+    "KNNSettings",
+    "KernelSettings",
+    "KindSettings",
+    "ParametricSettings",
+    "RidgeSettings",
+    "TrainingSettings",
+]
+
+
+class TrainingSettings(Settings):
+    """What learners of every kind share: batches, loss and hardware."""
+
+    batch: int = Field(64, ge=1, le=65536, description="samples scored, then learnt, at once")
+    loss: LossName = "cross_entropy"
+    dtype: DtypeName = Field("auto", description="of keys and values; auto: bfloat16 where fast")
+    device: DeviceName = "auto"
+    cold_start: Literal["online", "chance"] = Field(
+        "online", description="how samples are scored until the encoder is fitted"
+    )
+
+
+Revisit = Annotated[
+    Literal["append", "update"],
+    Field(description="what a sample of an earlier epoch does: a new tuple, or its own is updated"),
+]
+
+
+class GrowingSettings(TrainingSettings):
+    """A network of growing layers; see the sections network, layer and optimizer."""
+
+    kind: Literal["growing"] = "growing"
+    revisit: Revisit = "append"
+
+
+_OPTIONS: dict[str, tuple[str, ...]] = {
+    "sgd": ("momentum", "weight_decay"),
+    "adam": ("weight_decay",),
+    "adamw": ("weight_decay",),
+    "rmsprop": ("momentum", "weight_decay"),
+    "muon": ("momentum", "weight_decay", "fallback_lr"),
+    "foof": ("discount", "damping", "momentum", "decay", "inverse", "iterations", "refresh",
+             "fallback_lr"),
+    "mesa": ("discount", "damping", "momentum", "decay", "inverse", "iterations", "refresh",
+             "fallback_lr"),
+    "delta": ("forget", "form", "decay", "fallback_lr"),
+}  # fmt: skip
+"""Which of the settings below each optimizer takes, beside its rate."""
+
+_RATES = {
+    "sgd": 0.0003,
+    "adam": 0.001,
+    "adamw": 0.001,
+    "rmsprop": 0.0003,
+    "muon": 0.01,
+    "foof": 0.03,
+    "mesa": 0.03,
+    "delta": 0.0003,
+}
+
+OptimizerWord: TypeAlias = Literal[
+    "sgd", "adam", "adamw", "rmsprop", "muon", "foof", "mesa", "delta"
+]
+
+
+class ParametricSettings(TrainingSettings):
+    """A network of fixed size, or one that grows in part, trained by an ordinary optimizer.
+
+    Losses are summed over a batch, so the rate of sgd is that of one sample. Settings of the
+    optimizer that are not set stay as its class has them.
+    """
+
+    kind: Literal["parametric"] = "parametric"
+    optimizer: OptimizerWord = Field("muon", description="how ordinary parameters are trained")
+    lr: OptionalFloat = Field(None, ge=0, description="rate; none: one that suits the optimizer")
+    momentum: OptionalFloat = Field(None, ge=0, lt=1)
+    weight_decay: OptionalFloat = Field(None, ge=0, description="of sgd, adam, rmsprop and muon")
+    decay: OptionalFloat = Field(None, ge=0, lt=1, description="each step's, of foof, mesa, delta")
+    discount: OptionalFloat = Field(None, ge=0, le=1, description="γ of foof and mesa")
+    damping: OptionalFloat = Field(None, ge=0, description="λ of foof and mesa")
+    inverse: Literal["cholesky", "newton_schulz"] | None = None
+    iterations: OptionalInt = Field(None, ge=1, description="of Newton–Schulz")
+    refresh: OptionalInt = Field(None, ge=1, description="steps from one inverse to the next")
+    forget: OptionalFloat = Field(None, ge=0, lt=2, description="β of delta, along the input")
+    form: Literal["sequential", "batch"] | None = Field(None, description="of delta's batch")
+    fallback_lr: OptionalFloat = Field(
+        None, ge=0, description="AdamW's rate of what muon, foof, mesa and delta do not move"
+    )
+    schedule: Literal["none", "linear", "cosine"] = Field(
+        "none", description="how rates fall to zero over schedule_samples"
+    )
+    schedule_samples: OptionalInt = Field(
+        None, ge=1, description="length of the schedule; none: that of the run's stream"
+    )
+    revisit: Revisit = "append"
+    warmup: int = Field(0, ge=0, description="samples over which rates rise from zero")
+
+    @property
+    def rate(self) -> float:
+        """The rate of the optimizer."""
+        return _RATES[self.optimizer] if self.lr is None else self.lr
+
+    def options(self) -> dict[str, float | int | str]:
+        """The optimizer's settings that were set."""
+        given = {name: getattr(self, name) for name in _OPTIONS[self.optimizer]}
+        return {name: value for name, value in given.items() if value is not None}
+
+    @model_validator(mode="after")
+    def _options_fit(self) -> Self:
+        taken = _OPTIONS[self.optimizer]
+        for name in sorted({name for names in _OPTIONS.values() for name in names} - set(taken)):
+            if getattr(self, name) is not None:
+                raise ValueError(
+                    f"learner.{name} means nothing for learner.optimizer={self.optimizer}, which "
+                    f"takes lr, {', '.join(taken)}"
+                )
+        if self.schedule == "none" and self.schedule_samples is not None:
+            raise ValueError(
+                f"learner.schedule_samples={self.schedule_samples} means nothing without a "
+                "schedule; set learner.schedule=linear or cosine"
+            )
+        return self
+
+
+class KNNSettings(TrainingSettings):
+    """The k nearest of all samples so far vote."""
+
+    kind: Literal["knn"] = "knn"
+    k: int = Field(15, ge=1, le=4096, description="neighbours that vote")
+    metric: Literal["euclidean", "cosine", "dot"] = "euclidean"
+    weighting: Literal["uniform", "distance", "kernel"] = Field(
+        "uniform", description="votes: equal, 1/distance, or a Gaussian of it"
+    )
+    bandwidth: OptionalFloat = Field(
+        None, gt=0, description="of the Gaussian; none: the k-th neighbour's distance"
+    )
+
+    @model_validator(mode="after")
+    def _weighting_fits(self) -> Self:
+        if self.metric == "dot" and self.weighting == "distance":
+            raise ValueError(
+                "learner.weighting=distance means nothing for learner.metric=dot, which has no "
+                "distances; use uniform or kernel"
+            )
+        if self.bandwidth is not None and self.weighting != "kernel":
+            raise ValueError(
+                f"learner.bandwidth={self.bandwidth:g} means nothing for "
+                f"learner.weighting={self.weighting}; set learner.weighting=kernel"
+            )
+        return self
+
+
+class RidgeSettings(TrainingSettings):
+    """Exact ridge regression on classes, from sums over all samples so far."""
+
+    kind: Literal["ridge"] = "ridge"
+    regularisation: float = Field(1.0, gt=0, description="λ, added to the sum of squares")
+    refresh: int = Field(8, ge=1, description="steps from one solution to the next while learning")
+
+
+class DiscriminantSettings(TrainingSettings):
+    """Linear discriminant analysis, from exact class means and their shared covariance."""
+
+    kind: Literal["discriminant"] = "discriminant"
+    shrinkage: float = Field(0.01, gt=0, le=1, description="share of a spherical covariance")
+    refresh: int = Field(8, ge=1, description="steps from one solution to the next while learning")
+
+
+class KernelSettings(TrainingSettings):
+    """LS-SVM: kernel ridge regression with a bias on all samples so far."""
+
+    kind: Literal["kernel"] = "kernel"
+    regularisation: float = Field(0.1, gt=0, description="λ, added to the kernel's diagonal")
+    bandwidth: OptionalFloat = Field(
+        None, gt=0, description="of the Gaussian; none: the median distance of the first samples"
+    )
+    scale: float = Field(1.0, gt=0, description="the bandwidth as a multiple of that median")
+    bias: bool = Field(True, description="a constant beside the kernel, not regularised")
+    first: int = Field(64, ge=1, description="samples at the first solution; then on doubling")
+    limit: int = Field(
+        10_000, ge=1, le=100_000, description="most samples; memory grows with their square"
+    )
+
+
+class FeaturesSettings(TrainingSettings):
+    """scikit-learn's SGDClassifier on random Fourier or Nystroem features."""
+
+    kind: Literal["features"] = "features"
+    map: Literal["fourier", "nystroem"] = "fourier"
+    count: int = Field(1000, ge=1, le=100_000, description="features")
+    bandwidth: OptionalFloat = Field(
+        None, gt=0, description="of the Gaussian; none: the median distance of the first samples"
+    )
+    alpha: float = Field(1e-5, gt=0, description="SGDClassifier's regularisation")
+    schedule: Literal["optimal", "constant", "invscaling"] = Field(
+        "optimal", description="SGDClassifier's learning_rate"
+    )
+    lr: float = Field(0.1, gt=0, description="eta0, where the schedule is not optimal")
+
+
+KindSettings = Annotated[
+    GrowingSettings
+    | ParametricSettings
+    | KNNSettings
+    | RidgeSettings
+    | DiscriminantSettings
+    | KernelSettings
+    | FeaturesSettings,
+    Field(discriminator="kind"),
+]
+
+COMMON = frozenset(TrainingSettings.model_fields)
+"""Settings of every kind; another kind chosen by a word keeps them."""
+
+NETWORK_KINDS = frozenset({"growing", "parametric"})
+"""Kinds that are networks; others take no notice of the sections in `NETWORK_SECTIONS`."""
+
+NETWORK_SECTIONS = frozenset({"network", "layer", "optimizer"})
+"""Sections that describe networks and how their growing layers learn."""

@@ -1,0 +1,23 @@
+"""Models over codes: what learns behind a learner's encoder, one module a kind."""
+
+from .base import Model, Scores
+from .discriminant import DiscriminantModel
+from .features import FeatureMap, FeaturesModel
+from .kernel import KernelModel
+from .knn import KNNModel
+from .network import NetworkModel
+from .ridge import RidgeModel
+from .schedule import Schedule
+
+__all__ = [
+    "DiscriminantModel",
+    "FeatureMap",
+    "FeaturesModel",
+    "KNNModel",
+    "KernelModel",
+    "Model",
+    "NetworkModel",
+    "RidgeModel",
+    "Schedule",
+    "Scores",
+]

@@ -1,0 +1,204 @@
+"""A network trained by gradients: growing layers by `FunctionalSGD`, parameters by an optimizer."""
+
+import contextlib
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from streamlearn.errors import ConfigError, FormatError, NotFiniteError
+from streamlearn.layers import GrowingLayer
+from streamlearn.losses import Loss
+from streamlearn.memory import Memory
+from streamlearn.optim import FunctionalSGD
+from streamlearn.optimizers import load_state_tree, state_tree
+from streamlearn.state import StateTree
+
+from .base import Scores, tensor_bytes
+from .places import Places
+from .schedule import Schedule
+
+__all__ = ["NetworkModel"]
+
+
+class NetworkModel:
+    """A network whose layers grow, or are ordinary ones, or both.
+
+    One forward pass gives the scores and, backward, what every layer learns.
+
+    Args:
+        network: codes (B, D) → outputs (B, classes).
+        loss: of each sample; it is summed over the batch.
+        growth: writes the growing layers; None where there are none.
+        optimizer: moves the parameters; None where there are none.
+        schedule: of the optimizer's rates; those of growing layers stay.
+        update: whether a sample that comes again updates its own tuples rather than adding some.
+    """
+
+    def __init__(
+        self,
+        network: nn.Module,
+        loss: Loss,
+        *,
+        growth: FunctionalSGD | None = None,
+        optimizer: torch.optim.Optimizer | None = None,
+        schedule: Schedule | None = None,
+        update: bool = False,
+    ) -> None:
+        self.network = network
+        self.loss = loss
+        self.growth = growth
+        self.optimizer = optimizer
+        self.schedule = schedule or Schedule()
+        self.samples = 0
+        self.places = Places() if update and growth is not None else None
+        first = next(network.parameters(), None)
+        self._dtype = None if first is None else first.dtype
+        self._rates = [] if optimizer is None else [g["lr"] for g in optimizer.param_groups]
+
+    def start(self, codes: Tensor) -> None:
+        """Nothing is wanted of them."""
+
+    def predict_proba(self, codes: Tensor) -> Tensor:
+        """Class probabilities (B, classes)."""
+        self.network.eval()
+        return self.loss.probabilities(self.network(self._cast(codes))).to("cpu", torch.float32)
+
+    def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
+        """Score and learn a batch in one forward pass.
+
+        Raises:
+            NotFiniteError: a gradient, or what a layer would store, is not finite; nothing was
+                learnt.
+        """
+        self.network.train()
+        if self.growth is not None:
+            self.growth.zero_grad()
+        if self.optimizer is not None:
+            self.optimizer.zero_grad()
+        output = self.network(self._cast(codes))
+        losses = self.loss.per_sample(output, targets.to(output.device))  # (B,)
+        losses.sum().backward()  # type: ignore[no-untyped-call]
+        if self.optimizer is not None:
+            self._check_gradients()
+            self._set_rates(self.optimizer)
+        if self.growth is not None:  # may refuse, and then nothing has moved yet
+            self._grow(self.growth, len(codes), index)
+        if self.optimizer is not None:
+            self.optimizer.step()
+        self.samples += len(codes)
+        output = output.detach()
+        return Scores(
+            self.loss.probabilities(output).to("cpu", torch.float32),
+            losses.detach().to("cpu", torch.float32),
+        )
+
+    def _grow(self, growth: FunctionalSGD, count: int, index: Tensor | None) -> None:
+        if self.places is None:
+            growth.step()
+            return
+        places = self.places.of(count, index)
+        growth.step(places=places, stored=self.places.stored)
+        self.places.keep(places, index)
+
+    def _cast(self, codes: Tensor) -> Tensor:
+        """Codes in the dtype of parameters; growing layers alone take any."""
+        return codes if self._dtype is None else codes.to(self._dtype)
+
+    def _check_gradients(self) -> None:
+        # A sum is not finite as soon as one term is not: one number instead of a mask each.
+        total = sum(
+            (p.grad.detach().sum(dtype=torch.float64) for p in self.network.parameters()
+             if p.grad is not None),
+            start=torch.zeros((), dtype=torch.float64),
+        )  # fmt: skip
+        if not bool(torch.isfinite(total)):
+            raise NotFiniteError(
+                f"a gradient is NaN or infinite after {self.samples} samples; lower learner.lr or "
+                "look for such numbers in the data"
+            )
+
+    def _set_rates(self, optimizer: torch.optim.Optimizer) -> None:
+        factor = self.schedule.factor(self.samples)
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+
+    def linearised(self) -> contextlib.ExitStack:
+        """Answer with every growing layer linearised until what is returned is closed.
+
+        Raises:
+            ConfigError: no layer grows.
+        """
+        stack = contextlib.ExitStack()
+        growing = [m for m in self.network.modules() if isinstance(m, GrowingLayer)]
+        if not growing:
+            raise ConfigError(
+                "no layer of this network grows, so there is nothing to linearise; leave "
+                "evaluation.linearise out"
+            )
+        for layer in growing:
+            stack.enter_context(layer.linearised())
+        return stack
+
+    def memories(self) -> dict[str, Memory]:
+        """Each growing layer's memory by the layer's name."""
+        return {
+            name: module.memory
+            for name, module in self.network.named_modules()
+            if isinstance(module, GrowingLayer)
+        }
+
+    @property
+    def nbytes(self) -> int:
+        """Parameters, the optimizer's state, and tuples."""
+        tuples = sum(memory.nbytes for memory in self.memories().values())
+        state = {} if self.optimizer is None else state_tree(self.optimizer)
+        places = {} if self.places is None else self.places.state_dict()
+        return tuples + tensor_bytes([list(self._tensors_of()), state, places])
+
+    def _tensors_of(self) -> Iterator[tuple[str, Tensor]]:
+        """Parameters and buffers by name; tuples are neither."""
+        yield from self.network.named_parameters()
+        yield from self.network.named_buffers()
+
+    def state_dict(self) -> StateTree:
+        """Parameters, both optimizers and the count of samples."""
+        return {
+            "samples": self.samples,
+            "growth": None if self.growth is None else self.growth.state_dict(),
+            "optimizer": None if self.optimizer is None else state_tree(self.optimizer),
+            "places": None if self.places is None else self.places.state_dict(),
+            "parameters": {name: tensor.detach() for name, tensor in self._tensors_of()},
+        }
+
+    def load_state_dict(self, state: StateTree) -> None:
+        """Restore all of that.
+
+        Raises:
+            FormatError: the state of another network.
+        """
+        saved: dict[str, Tensor] = state["parameters"]
+        own = dict(self._tensors_of())
+        odd = next((name for name in {**own, **saved} if not _fits(own, saved, name)), None)
+        halves = {"growth": self.growth, "optimizer": self.optimizer}
+        if odd is not None or any((state[k] is None) != (v is None) for k, v in halves.items()):
+            raise FormatError(
+                f"the saved network is another one than this ({odd or 'its optimizers'} differs); "
+                "build it with the same settings"
+            )
+        with torch.no_grad():
+            for name, tensor in own.items():
+                tensor.copy_(saved[name])
+        if self.growth is not None:
+            self.growth.load_state_dict(state["growth"])
+        if self.optimizer is not None:
+            load_state_tree(self.optimizer, state["optimizer"])
+        if self.places is not None:
+            self.places.load_state_dict(state["places"])
+        self.samples = int(state["samples"])
+        for memory in self.memories().values():
+            memory.clear()
+
+
+def _fits(own: dict[str, Tensor], saved: dict[str, Tensor], name: str) -> bool:
+    return name in own and name in saved and own[name].shape == saved[name].shape
