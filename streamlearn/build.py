@@ -12,6 +12,7 @@ from streamlearn.encoders.torchvision import backbone
 from streamlearn.hardware import Hardware
 from streamlearn.kinds import (
     DiscriminantSettings,
+    FeaturesSettings,
     GrowingSettings,
     KernelSettings,
     KNNSettings,
@@ -37,6 +38,7 @@ from streamlearn.models import (
     KNNModel,
     Model,
     NetworkModel,
+    NormalisedModel,
     RidgeModel,
     Schedule,
 )
@@ -265,6 +267,20 @@ def build_model(
         return NetworkModel(
             network, loss, growth=growth, optimizer=optimizer, schedule=schedule, update=update
         )
+    model = _plain_model(settings, chosen, width, classes, hardware, tiers)
+    return NormalisedModel(model) if chosen.normalise else model
+
+
+def _plain_model(
+    settings: LearnerSettings,
+    chosen: KNNSettings | RidgeSettings | DiscriminantSettings | KernelSettings | FeaturesSettings,
+    width: int,
+    classes: int,
+    hardware: Hardware,
+    tiers: Tiers,
+) -> Model:
+    """A model that is no network."""
+    loss = LOSSES[chosen.loss]
     if isinstance(chosen, (KNNSettings, KernelSettings)):
         return _over_samples(settings, chosen, width, classes, hardware, tiers)
     device = hardware.device

@@ -138,7 +138,15 @@ class ParametricSettings(TrainingSettings):
         return self
 
 
-class KNNSettings(TrainingSettings):
+class PlainSettings(TrainingSettings):
+    """What learners share that are no networks."""
+
+    normalise: bool = Field(
+        False, description="bring codes to root mean square 1 first, as networks do"
+    )
+
+
+class KNNSettings(PlainSettings):
     """The k nearest of all samples so far vote."""
 
     kind: Literal["knn"] = "knn"
@@ -166,7 +174,7 @@ class KNNSettings(TrainingSettings):
         return self
 
 
-class RidgeSettings(TrainingSettings):
+class RidgeSettings(PlainSettings):
     """Exact ridge regression on classes, from sums over all samples so far."""
 
     kind: Literal["ridge"] = "ridge"
@@ -174,7 +182,7 @@ class RidgeSettings(TrainingSettings):
     refresh: int = Field(8, ge=1, description="steps from one solution to the next while learning")
 
 
-class DiscriminantSettings(TrainingSettings):
+class DiscriminantSettings(PlainSettings):
     """Linear discriminant analysis, from exact class means and their shared covariance."""
 
     kind: Literal["discriminant"] = "discriminant"
@@ -182,7 +190,7 @@ class DiscriminantSettings(TrainingSettings):
     refresh: int = Field(8, ge=1, description="steps from one solution to the next while learning")
 
 
-class KernelSettings(TrainingSettings):
+class KernelSettings(PlainSettings):
     """LS-SVM: kernel ridge regression with a bias on all samples so far."""
 
     kind: Literal["kernel"] = "kernel"
@@ -198,7 +206,7 @@ class KernelSettings(TrainingSettings):
     )
 
 
-class FeaturesSettings(TrainingSettings):
+class FeaturesSettings(PlainSettings):
     """scikit-learn's SGDClassifier on random Fourier or Nystroem features."""
 
     kind: Literal["features"] = "features"

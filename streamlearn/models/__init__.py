@@ -6,6 +6,7 @@ from .features import FeatureMap, FeaturesModel
 from .kernel import KernelModel
 from .knn import KNNModel
 from .network import NetworkModel
+from .normalised import NormalisedModel
 from .ridge import RidgeModel
 from .schedule import Schedule
 
@@ -17,6 +18,7 @@ __all__ = [
     "KernelModel",
     "Model",
     "NetworkModel",
+    "NormalisedModel",
     "RidgeModel",
     "Schedule",
     "Scores",

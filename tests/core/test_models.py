@@ -50,6 +50,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "knn": {"learner": {"kind": "knn"}},
     "knn by cosine": {"learner": {"kind": "knn", "metric": "cosine", "weighting": "distance"}},
     "knn by product": {"learner": {"kind": "knn", "metric": "dot", "weighting": "kernel"}},
+    "normalised": {"learner": {"kind": "ridge", "normalise": True, "refresh": 1}},
     "ridge": {"learner": {"kind": "ridge"}},
     "discriminant": {"learner": {"kind": "discriminant"}},
     "kernel": {"learner": {"kind": "kernel", "first": 20}},
