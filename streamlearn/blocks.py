@@ -264,13 +264,13 @@ class Block:
             if isinstance(column, int):
                 self.born[rows] = column
             elif name == "key":
-                self.key[rows] = column.to(layout.dtype)
+                self.key[rows] = column  # rounded on the way, in one pass
                 if "key_square" not in columns:
                     self.key_square[rows] = square_norms(self.key[rows].to(layout.wide))
             elif name == "key_square":
                 self.key_square[rows] = column
             elif name == "value":
-                self.side[rows, : layout.value_width] = column.to(layout.dtype)
+                self.side[rows, : layout.value_width] = column
             elif name == "weight":
                 wide = column.to(layout.wide)
                 self.weight[rows] = wide

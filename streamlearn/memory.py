@@ -6,6 +6,7 @@ live is `blocklist`'s concern.
 """
 
 import contextlib
+import math
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -164,7 +165,7 @@ class Memory(BlockList):
         )
         # A sum is NaN or infinite as soon as one term is: one small reduction instead of a mask.
         total = square.sum() + checked.weight.to(self.dtype).sum(dtype=wide)
-        if not bool(torch.isfinite(total + checked.value.sum(dtype=wide))):
+        if not math.isfinite(float(total + checked.value.sum(dtype=wide))):
             raise NotFiniteError(
                 f"step {born} would store a NaN or infinity in the memory; lower the learning "
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
@@ -187,10 +188,13 @@ class Memory(BlockList):
             block = self._filling(slot)
             stop = min(start + self.block_rows - block.count, count)
             rows = slice(block.count, block.count + stop - start)
-            part: dict[str, Tensor | int] = {
-                name: column[start:stop] for name, column in columns.items()
-            }
-            part["born"] = born if isinstance(born, int) else born[start:stop]
+            part: dict[str, Tensor | int] = dict(columns)
+            part["born"] = born
+            if stop - start < count:
+                part = {
+                    name: column if isinstance(column, int) else column[start:stop]
+                    for name, column in part.items()
+                }
             block.write(self.layout, rows, part)
             self._journal.grew(len(self.slots) - 1, rows.start)
             slot.count = block.count = self._account.tail = rows.stop
