@@ -194,7 +194,19 @@ class Session:
         self._stop_reason = reason
 
     def events(self) -> Iterator[Event]:
-        """Learn; the last event is `Finished` or `Stopped`."""
+        """Learn; the last event is `Finished` or `Stopped`.
+
+        Raises:
+            StreamlearnError: something cannot be read, learnt or written; says how to go on.
+        """
+        try:
+            yield from self._events()
+        except StorageError as error:
+            again = StorageError(f"{error}; go on with: {resume_command(self.path)}")
+            again.errno = error.errno
+            raise again from error
+
+    def _events(self) -> Iterator[Event]:
         yield self._started() if self._is_new else self._logged(self._started())
         for notice in self._notices:
             yield self._logged(Notice(notice))
@@ -243,10 +255,8 @@ class Session:
         """The loop's events; what ends it badly finds all that was learnt before saved."""
         try:
             yield from self._loop.events()
-        except StorageError as error:
-            again = StorageError(f"{error}; go on with: {resume_command(self.path)}")
-            again.errno = error.errno
-            raise again from error
+        except StorageError:
+            raise
         except FormatError as error:
             # Nothing is committed on top of damage: that would let older, whole commits go.
             remedy = f"streamlearn verify --repair {shlex.quote(str(self.path))}"
