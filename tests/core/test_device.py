@@ -169,7 +169,7 @@ def test_the_first_in_line_are_on_the_device_and_the_next_in_host_memory() -> No
 def test_each_tiers_least_budget_is_named() -> None:
     memory = Memory(WIDTH, OUTPUTS, block_rows=512)
     for budget, message in (
-        ({"device_budget": 1}, "device_budget=1 .* the last blocks of 1 layers and 2 buffers need"),
+        ({"device_budget": 1}, "device_budget=1 .* the last blocks of 1 layer and 2 buffers need"),
         ({"host_budget": 1}, "host_budget=1 is less than the [0-9]+ bytes that 3 buffers need"),
     ):
         tiers = Tiers(torch.device("cuda"), **budget)
