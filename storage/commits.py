@@ -301,6 +301,7 @@ class Commits:
             StorageError: the system refused.
         """
         layer = self._layers[name]
+        layer.own = True
         for column, array in out.items():
             layer.read(column, index, array)
 

@@ -113,6 +113,8 @@ class StoredLayer:
         name: of the layer.
         replaced: versions of shards (column, shard, version) that later ones have replaced, and the
             last commit that names them.
+        own: whether this process alone writes the run, so that a checksum need not be compared each
+            time that a block passes.
     """
 
     def __init__(self, layout: Layout, entry: LayerEntry) -> None:
@@ -124,6 +126,7 @@ class StoredLayer:
         self.columns = {name: StoredColumn(layout, entry, name) for name in entry.columns}
         self.first_version = entry.first_version
         self.replaced: list[tuple[int, str, int, int]] = []
+        self.own = False
 
     @property
     def table(self) -> ShardTable:
@@ -238,14 +241,15 @@ class StoredLayer:
                 f"{str(self.columns[name].shown_path(shard))!r} is said to have "
                 f"{known[1] if known else 0} rows where {len(out)} are asked for; verify the run"
             )
+        column, once = self.columns[name], self.own
         try:
-            self.columns[name].read(shard, known[0], out)
+            column.read(shard, known[0], out, once=once)
         except FormatError:
             with self._turn:
                 now = table.get(name, shard)
             if now is None or now == known:
                 raise
-            self.columns[name].read(shard, now[0], out)  # replaced, and put away, just now
+            column.read(shard, now[0], out, once=once)  # replaced, and put away, just now
 
     def read_column(self, entry: LayerEntry, name: str, shard: int) -> NDArray[Any]:
         """The committed rows of one column of a shard, in the stored dtype.
