@@ -17,12 +17,12 @@ then `info`, `inspect`, `verify` are timed on it, imports included.
 """
 
 import argparse
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -31,6 +31,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 import torch
 from rich.console import Console
 from rich.table import Table
@@ -315,16 +316,19 @@ def digest(run: Path) -> str:
 def command(*words: str) -> tuple[float, int, list[dict[str, Any]]]:
     """Seconds, peak of resident bytes and JSON lines of one command."""
     began = time.perf_counter()
-    process = subprocess.Popen(
-        [sys.executable, "-m", "streamlearn.cli", *words], stdout=subprocess.PIPE, text=True
-    )
-    output = process.stdout.read() if process.stdout else ""
-    _, status, used = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    if status:
-        raise SystemExit(f"{' '.join(words)} failed")
-    lines = [json.loads(line) for line in output.splitlines() if line.startswith("{")]
-    peak = used.ru_maxrss * (1 if sys.platform == "darwin" else 1024)
+    peak = 0
+    with tempfile.TemporaryFile("w+") as output:
+        process = psutil.Popen([sys.executable, "-m", "streamlearn.cli", *words], stdout=output)
+        while process.poll() is None:
+            # What the system says afterwards would count the parent too, from before the exec.
+            with contextlib.suppress(psutil.Error):
+                peak = max(peak, process.memory_info().rss)
+            time.sleep(0.01)
+        seconds = time.perf_counter() - began
+        if process.returncode:
+            raise SystemExit(f"{' '.join(words)} failed")
+        output.seek(0)
+        lines = [json.loads(line) for line in output if line.startswith("{")]
     return seconds, peak, lines
 
 
