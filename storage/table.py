@@ -112,22 +112,6 @@ class ShardTable:
             checksum = int(version.checksum, 16)
             self._pending.append((shard, index, version.version, checksum))
 
-    def versions(self) -> list[tuple[str, int, int]]:
-        """The columns and shards that have another version than the first, and which."""
-        columns, shards = np.nonzero(self._versions)
-        return [
-            (self._columns[column], int(shard), int(self._versions[column, shard]))
-            for column, shard in zip(columns, shards, strict=True)
-        ]
-
-    def clear(self) -> None:
-        """Forget every shard: what follows is another memory."""
-        for table in (self._versions, self._checksums, self._rows):
-            table[...] = 0
-        self._pending.clear()
-        self._covered = 0
-        self._entry = dataclasses.replace(self._entry, records=0, checksum="00000000", file="")
-
     def save(self, entry: LayerEntry, name: str, writing: Writing) -> LayerEntry:
         """Make the records that are missing durable.
 
