@@ -24,13 +24,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from streamlearn.blocks import TILE_ROWS, Block
 from streamlearn.cli.live import Dashboard
 from streamlearn.cli.model import Model
 from streamlearn.encoders import Chain, PatchFeatures
 from streamlearn.events import Finished
 from streamlearn.layers import GrowingLayer
 from streamlearn.learner import Learner
-from streamlearn.memory import Block
 from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
 from streamlearn.scenarios.session import Session
@@ -116,10 +116,11 @@ def bare_gemms(learner: Learner) -> float:
         memory = layer.memory
         query = torch.randn(batch, memory.key_width).to(memory.dtype)
         gradient = torch.randn(batch, memory.side_width).to(memory.dtype)
-        scores = torch.empty(batch * memory.block_rows, dtype=memory.dtype)
+        scores = torch.empty(batch * TILE_ROWS, dtype=memory.dtype)
         times, grid = [0.0], [0.0]
         for point in points:
-            blocks = memory.blocks[: max(1, round(point * len(memory.blocks)))]
+            tiles = [tile for block in memory.blocks for tile in block.tiles()]
+            blocks = tiles[: max(1, round(point * len(tiles)))]
             grid.append(sum(block.count for block in blocks) / len(memory))
 
             # The first layer's query needs no gradient.

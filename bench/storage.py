@@ -51,7 +51,7 @@ CPU = torch.device("cpu")
 ROUNDS = 3
 
 
-def pool(width: int, count: int = 64) -> list[Tuples]:
+def pool(width: int, count: int = 8) -> list[Tuples]:
     """Made-up batches; the same ones are used again and again, which nothing here notices."""
     random = torch.Generator().manual_seed(0)
     batches = []
@@ -148,6 +148,8 @@ def append_once(
                 last = now
                 pending = commit(store, memory, step, wait=False)
                 waited += time.perf_counter() - now
+            elif pending is None:
+                store.write_ahead({LAYER: memory})
         end = time.perf_counter()
         if pending is not None:
             written += pending.result().bytes_written
@@ -166,8 +168,8 @@ def shards(run: Path) -> list[Path]:
     columns = run / "memory.zarr" / "layers" / LAYER
     found: list[tuple[int, Path]] = []
     for column in ("key", "value", "weight"):
-        for path in (columns / column / "c").iterdir():
-            found.append((int(path.name), path / "0" if path.is_dir() else path))
+        for path in (columns / column).glob("c.*"):
+            found.append((int(path.name.split(".")[1]), path))
     return [path for _, path in sorted(found)]
 
 
@@ -217,8 +219,8 @@ def retrieval(folder: Path, width: int, dtype: torch.dtype, size: int) -> Iterat
     query = torch.randn(BATCH, width, generator=random)
     query /= query.square().mean(-1, keepdim=True).sqrt()
     store = RunStore.open(run)
-    block = 4096 * (width + 16) * dtype.itemsize
-    least = 5 * block  # the block that fills, buffers, and a little
+    alone = Memory(width, CLASSES, dtype=dtype)
+    least = alone.tiers.least
     layers = [
         open_layer(store, width, dtype, room) for room in (least, least + total // 2, 1 << 40)
     ]
@@ -336,7 +338,7 @@ def copy(run: Path, name: str) -> Path:
     """Another run with the same shards; they are never written to, so links will do."""
 
     def link(source: str, target: str) -> None:
-        os.link(source, target) if "/c/" in source else shutil.copy2(source, target)
+        os.link(source, target) if "/c." in source else shutil.copy2(source, target)
 
     return Path(shutil.copytree(run, run.with_name(name), copy_function=link))
 

@@ -223,8 +223,11 @@ class Session:
                 return
             if self._pending is not None and self._pending.done:
                 yield from self._saved()
-            if self._pending is None and self._checkpoint_due():
-                self._begin("running")
+            if self._pending is None:
+                if self._checkpoint_due():
+                    self._begin("running")
+                else:
+                    self._store.write_ahead(self._loop.learner.memories())
         yield from self._saved()
         if self._loop.step != self._committed_step:
             # The pass is safe before the test, which may take long, begins.

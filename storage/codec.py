@@ -3,11 +3,13 @@
 zarr's own append rewrites a whole shard for every batch and moves the shape before the data, so it
 is never used; shards are made here and go to their place by our own durable writes. What lies on
 the disk is a zarr v3 shard that any zarr reads: four chunks of uncompressed little-endian numbers,
-each followed by its CRC-32C, and the index at the end. Chunks that no row has reached are left out.
+then the CRC-32 of all of them, which zarr passes over, and the index at the end. Chunks that no row
+has reached are left out.
 
 Nothing is compressed: float32 noise shrinks by a tenth at best, and decoding it is slower than a
-disk reads. As it is, a shard is read by one system call straight to where it is computed with.
-bfloat16, which zarr does not know, is stored as the uint16 of its bits.
+disk reads. As it is, a shard is read by one system call straight to where it is computed with, and
+written from where it was, with one pass for its checksum: that of zlib, which lets other threads
+go on meanwhile. bfloat16, which zarr does not know, is stored as the uint16 of its bits.
 """
 
 from __future__ import annotations
@@ -17,12 +19,13 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from google_crc32c import extend, value
+from google_crc32c import value
+
+from . import files
 
 if TYPE_CHECKING:  # zarr and numpy take a third of a second that no reader of manifests needs
     from collections.abc import Mapping
 
-    import numpy as np
     from numpy.typing import NDArray
 
 __all__ = [
@@ -39,17 +42,15 @@ ArrayMetadata: TypeAlias = "dict[str, Any]"
 
 CHUNKS_PER_SHARD = 4
 _METADATA_KEY = "zarr.json"
+_SEPARATOR = "."  # a slash would make a directory for each shard
 _CHECKSUM_BYTES = 4
 _INDEX_BYTES = 16 * CHUNKS_PER_SHARD + _CHECKSUM_BYTES
 _ABSENT = (1 << 64) - 1
 
 
 def rows_checksum(rows: NDArray[Any], start: int = 0) -> int:
-    """The CRC-32C of the numbers of rows in C order, continued from that of the rows before."""
-    if not rows.size:
-        return start
-    checksum: int = extend(start, rows)  # of arrays and bytes, not of memory views
-    return checksum
+    """The CRC-32 of the numbers of rows in C order, continued from that of the rows before."""
+    return files.checksum(rows.data, start) if rows.size else start
 
 
 def array_metadata(
@@ -64,7 +65,6 @@ def array_metadata(
         attributes: to be kept with the array.
     """
     import zarr
-    from zarr.codecs import Crc32cCodec
     from zarr.storage import MemoryStore
 
     row = () if width is None else (width,)
@@ -75,7 +75,8 @@ def array_metadata(
         shards=(rows, *row),
         chunks=(rows // CHUNKS_PER_SHARD, *row),
         dtype=dtype,
-        compressors=[Crc32cCodec()],
+        compressors=None,
+        chunk_key_encoding={"name": "default", "separator": _SEPARATOR},
         fill_value=0,
         attributes=dict(attributes),
         zarr_format=3,
@@ -118,8 +119,8 @@ def codec_for(metadata: ArrayMetadata) -> ShardCodec:
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise ValueError(f"it is not the metadata of an array: {error!r}") from error
     chunk = [shape[0] // CHUNKS_PER_SHARD, *shape[1:]]
-    plain = ["bytes", "crc32c"]
-    if found != ("sharding_indexed", chunk, plain, plain, "end", "little", "/"):
+    wanted = ("sharding_indexed", chunk, ["bytes"], ["bytes", "crc32c"], "end", "little")
+    if found != (*wanted, _SEPARATOR):
         raise ValueError("its codecs are not those of a run")
     return ShardCodec(shape, dtype)
 
@@ -135,8 +136,14 @@ class ShardCodec:
     dtype: str
 
     def name(self, shard: int) -> str:
-        """Where zarr looks for a shard below the array: "c/7/0" for the eighth."""
-        return "/".join(["c", str(shard), *("0" for _ in self.shape[1:])])
+        """Where zarr looks for a shard of the array: "c.7.0" for the eighth."""
+        return _SEPARATOR.join(["c", str(shard), *("0" for _ in self.shape[1:])])
+
+    def shard(self, name: str) -> int | None:
+        """Which shard a file of the array is, None if it is another file."""
+        start, _, rest = name.partition(_SEPARATOR)
+        number = rest.partition(_SEPARATOR)[0]
+        return int(number) if start == "c" and number.isdecimal() else None
 
     @property
     def chunk_rows(self) -> int:
@@ -153,44 +160,34 @@ class ShardCodec:
     def size(self, rows: int) -> int:
         """The bytes of a shard that has these many rows."""
         chunks = -(-rows // self.chunk_rows)
-        return chunks * (self.chunk_rows * self.row_bytes + _CHECKSUM_BYTES) + _INDEX_BYTES
+        return chunks * self.chunk_rows * self.row_bytes + _CHECKSUM_BYTES + _INDEX_BYTES
 
-    def encode(self, rows: NDArray[Any]) -> bytes:
-        """The bytes of a shard whose first rows are these; the rest of their chunk is zero."""
-        import numpy as np
-
-        room = np.empty(self.size(len(rows)), np.uint8)
-        return self.encode_into(rows, room).tobytes()
-
-    def encode_into(self, rows: NDArray[Any], room: NDArray[np.uint8]) -> NDArray[np.uint8]:
-        """Put the bytes of a shard into an array, and give the part of it that they take.
-
-        Fresh memory costs more than the copying, so one array may serve shard after shard.
+    def encode(self, rows: NDArray[Any], checksum: int | None = None) -> list[bytes | memoryview]:
+        """The bytes of a shard whose first rows are these, in pieces; the rest of a chunk is zero.
 
         Args:
-            rows: the first rows of the shard.
-            room: at least `size` of as many rows.
+            rows: the first rows of the shard; not copied if they lie one after the other.
+            checksum: the `rows_checksum` of these, if it is known.
         """
         import numpy as np
 
-        index = np.full((CHUNKS_PER_SHARD, 2), _ABSENT, np.dtype("<u8"))
-        offset = 0
         little = np.ascontiguousarray(rows, np.dtype(self.dtype).newbyteorder("<"))
-        flat = little.reshape(-1).view(np.uint8)
-        whole = self.chunk_rows * self.row_bytes
-        for number in range(-(-len(rows) // self.chunk_rows)):
-            chunk = flat[number * whole : (number + 1) * whole]
-            place = room[offset : offset + whole]
-            place[: len(chunk)] = chunk
-            place[len(chunk) :] = 0
-            index[number] = offset, whole + _CHECKSUM_BYTES
-            room[offset + whole : offset + whole + _CHECKSUM_BYTES] = _bytes(value(place))
-            offset += whole + _CHECKSUM_BYTES
-        text = index.reshape(-1).view(np.uint8)
-        end = offset + _INDEX_BYTES
-        room[offset : end - _CHECKSUM_BYTES] = text
-        room[end - _CHECKSUM_BYTES : end] = _bytes(value(text))
-        return room[:end]
+        total = rows_checksum(little) if checksum is None else checksum
+        chunks = -(-len(rows) // self.chunk_rows)
+        padding = bytes((chunks * self.chunk_rows - len(rows)) * self.row_bytes)
+        total = files.checksum(padding, total)
+        end = padding + _little(total) + self._index(chunks)
+        return [little.data.cast("B"), end] if little.size else [end]
+
+    def _index(self, chunks: int) -> bytes:
+        import numpy as np
+
+        size = self.chunk_rows * self.row_bytes
+        index = np.full((CHUNKS_PER_SHARD, 2), _ABSENT, np.dtype("<u8"))
+        index[:chunks, 0] = size * np.arange(chunks)
+        index[:chunks, 1] = size
+        text = index.tobytes()
+        return text + _little(value(text))
 
     def decode(self, data: bytes, count: int) -> NDArray[Any]:
         """The first `count` rows of a shard, all of whose checksums are looked at.
@@ -200,43 +197,16 @@ class ShardCodec:
         """
         import numpy as np
 
-        chunks, rest = divmod(
-            len(data) - _INDEX_BYTES, self.chunk_rows * self.row_bytes + _CHECKSUM_BYTES
-        )
+        end = len(data) - _CHECKSUM_BYTES - _INDEX_BYTES
+        chunks, rest = divmod(end, self.chunk_rows * self.row_bytes)
         if rest or not 0 <= chunks <= CHUNKS_PER_SHARD or chunks * self.chunk_rows < count:
             raise ValueError(f"cannot be decoded: it has {len(data)} bytes")
-        rows = np.empty((chunks * self.chunk_rows, *self.shape[1:]), self.dtype)
-        view = np.frombuffer(data, np.uint8)
-        index = np.full((CHUNKS_PER_SHARD, 2), _ABSENT, np.dtype("<u8"))
-        size = self.chunk_rows * self.row_bytes
-        for number in range(chunks):
-            begin = number * (size + _CHECKSUM_BYTES)
-            piece = view[begin : begin + size]
-            checksum = view[begin + size : begin + size + _CHECKSUM_BYTES].tobytes()
-            if _little(value(piece)) != checksum:
-                raise ValueError(f"cannot be decoded: the checksum of chunk {number} does not fit")
-            place = rows[number * self.chunk_rows : (number + 1) * self.chunk_rows]
-            place.reshape(-1).view(np.uint8)[...] = piece
-            index[number] = begin, size + _CHECKSUM_BYTES
-        text = index.tobytes()
-        if view[-_INDEX_BYTES:].tobytes() != text + _little(value(text)):
-            raise ValueError("cannot be decoded: its index is not that of its chunks")
-        return rows[:count]
-
-    def places(self, rows: NDArray[Any]) -> list[Any]:
-        """Buffers to read the start of a shard into, so that its first rows end up in `rows`.
-
-        Args:
-            rows: contiguous, of the shard's dtype and width, to be filled.
-        """
-        places: list[Any] = []
-        for start in range(0, len(rows), self.chunk_rows):
-            places += [rows[start : start + self.chunk_rows].data.cast("B"), bytearray(4)]
-        return places[:-1]
-
-
-def _bytes(checksum: int) -> list[int]:
-    return list(_little(checksum))
+        view = memoryview(data)
+        if bytes(view[end:]) != _little(files.checksum(view[:end])) + self._index(chunks):
+            raise ValueError("cannot be decoded: its checksum or its index does not fit")
+        stored = np.frombuffer(view[:end], np.dtype(self.dtype).newbyteorder("<"))
+        rows = stored.reshape(-1, *self.shape[1:])[:count]
+        return rows.astype(self.dtype)  # a copy of its own, aligned and writable
 
 
 def _little(checksum: int) -> bytes:

@@ -100,7 +100,7 @@ class StoredColumn:
         problem = ""
         for path in self.paths(shard, version.version):
             try:
-                files.read_into(path, self.codec.places(out))
+                files.read_into(path, [out.data.cast("B")])
             except FileNotFoundError:
                 problem = problem or f"{str(path)!r} is missing"
                 continue
@@ -140,7 +140,7 @@ class StoredColumn:
 
         rows = np.empty((count, *self.codec.shape[1:]), self.codec.dtype)
         try:
-            files.read_into(path, self.codec.places(rows))
+            files.read_into(path, [rows.data.cast("B")])
         except (FileNotFoundError, ValueError):
             return False
         return rows_checksum(rows) == int(checksum, 16)
@@ -150,10 +150,10 @@ class StoredColumn:
         import numpy as np
 
         rows = np.empty((count, *self.codec.shape[1:]), self.codec.dtype)
-        files.read_into(path, self.codec.places(rows))
+        files.read_into(path, [rows.data.cast("B")])
         shown = self.shown_path(shard)
         seen = path != shown and writing.has(shown) and writing.same(shown, path)
-        writing.replace(path, self.codec.encode(rows))
+        writing.replace(path, b"".join(self.codec.encode(rows)))
         if seen:
             writing.copy(path, shown)
 
@@ -188,9 +188,10 @@ class StoredColumn:
     def strays(self, shards: int) -> Iterator[RunPath]:
         """What zarr could see of shards past these many."""
         with files.translated("read", self.path):
-            paths: list[RunPath] = sorted((self.path / "c").iterdir())
+            paths: list[RunPath] = sorted(self.path.iterdir())
             for path in paths:
-                if path.name.isdecimal() and int(path.name) >= shards:
+                shard = self.codec.shard(path.name)
+                if shard is not None and shard >= shards:
                     yield path
 
     def aside(self) -> Iterator[tuple[int, int, RunPath]]:

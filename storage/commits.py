@@ -150,7 +150,7 @@ class Commits:
             for block in snapshot.blocks:
                 columns = block.columns()
                 placed[name] += self._put(name, block.index, columns, block.rewritten, writing)
-        writing.later(layout.path / draft.state_file, state)
+        writing.later(layout.path / draft.state_file, [state])
         kept: tuple[KeptCommit, ...] = ()
         if before and keep > 1:
             kept = (*before.kept, keep_commit(layout, before, writing))[1 - keep :]

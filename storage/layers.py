@@ -155,7 +155,6 @@ class StoredLayer:
         write_group(building, {"dtype": entry.dtype}, writing)
         for name in entry.columns:
             writing.make_directory(building / name)
-            writing.make_directory(building / name / "c")
             data = seal_metadata(new_array(entry, name))
             writing.replace(building / name / METADATA_NAME, data)
         writing.remove_tree(layout.versions(entry.name))  # of a commit that was never finished
@@ -189,7 +188,10 @@ class StoredLayer:
             RunStateError: rows that the shard has are other ones, and `rewritten` does not say so.
             StorageError: the system refused.
         """
+        import numpy as np
+
         column = self.columns[name]
+        rows = np.ascontiguousarray(rows)
         known = self.table.get(name, shard)
         version, start, total = self.first_version, 0, 0
         replaces = None
@@ -208,9 +210,9 @@ class StoredLayer:
                     return None
         path = column.version_path(shard, version) if version else column.shown_path(shard)
         writing.make_directory(path.parent)
-        room = writing.room(column.codec.size(len(rows)))
-        writing.later(path, column.codec.encode_into(rows, room).data)
-        checksum = f"{rows_checksum(rows[start:], total):08x}"
+        total = rows_checksum(rows[start:], total)
+        writing.later(path, column.codec.encode(rows, total))
+        checksum = f"{total:08x}"
         return Placed(name, shard, ShardVersion(version, checksum), len(rows), replaces, last)
 
     def placed(self, shards: Iterable[Placed]) -> None:

@@ -13,10 +13,8 @@ from .segments import segment_folder
 from .writing import Writing
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from concurrent.futures import Future
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from .layout import Layout
     from .lease import Lease
@@ -107,14 +105,8 @@ class ObjectWriting(Writing):
         self._lease.put(path, data, final=final)
         self._counted(len(data), before)
 
-    def room(self, size: int) -> NDArray[np.uint8]:
-        """So many bytes to make an object's data in; others at every call, for they wait."""
-        import numpy as np
-
-        return np.empty(size, np.uint8)
-
-    def later(self, path: RunPath, data: bytes | memoryview) -> None:
-        """Begin to write an object; `finish` waits for it.
+    def later(self, path: RunPath, data: Sequence[bytes | memoryview]) -> None:
+        """Begin to write an object, given in pieces; `finish` waits for it.
 
         Raises:
             RunLockedError: another process writes to the run by now.
@@ -122,8 +114,9 @@ class ObjectWriting(Writing):
         """
         path = as_object(path)
         before = self._lease.size_of(path)
-        self._under_way.append(self._lease.begin(path, data))
-        self._counted(len(data), before)
+        whole = b"".join(data)
+        self._under_way.append(self._lease.begin(path, whole))
+        self._counted(len(whole), before)
 
     def finish(self) -> None:
         """Wait for the objects that were written for later.

@@ -1,9 +1,9 @@
-"""A commit that a thread is making while learning goes on."""
+"""What a thread writes while learning goes on: a commit, or blocks ahead of one."""
 
 from __future__ import annotations
 
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeAlias, TypeVar
 
 from streamlearn.errors import RunStateError
 
@@ -12,33 +12,37 @@ if TYPE_CHECKING:
 
     from .manifest import Commit
 
-__all__ = ["PendingCommit"]
+__all__ = ["Pending", "PendingCommit"]
+
+Result = TypeVar("Result")
 
 
-class PendingCommit:
-    """A commit between its beginning and its end.
+class Pending(Generic[Result]):
+    """Something between its beginning and its end.
 
     Args:
-        write: makes it; what it raises is raised by `result`.
+        write: does it; what it raises is raised by `result`.
         end: told, by whoever asks for the result, whether it happened.
     """
 
-    def __init__(self, write: Callable[[], Commit], end: Callable[[bool], None]) -> None:
+    def __init__(self, write: Callable[[], Result], end: Callable[[bool], None]) -> None:
         self._write = write
         self._end: Callable[[bool], None] | None = end
         self._thread: threading.Thread | None = None
-        self._commit: Commit | None = None
-        self._error: BaseException | None = None
+        self._result: Result | None = None
+        self._error: BaseException | None = RunStateError("it was never begun; begin it first")
 
     def run(self) -> None:
-        """Make it in this thread."""
+        """Do it in this thread."""
         try:
-            self._commit = self._write()
+            self._result = self._write()
         except BaseException as error:
             self._error = error
+        else:
+            self._error = None
 
     def start(self) -> None:
-        """Make it in a thread of its own, which a process that ends waits for."""
+        """Do it in a thread of its own, which a process that ends waits for."""
         thread = threading.Thread(target=self.run, name="streamlearn-commit")
         try:
             thread.start()
@@ -58,15 +62,19 @@ class PendingCommit:
             self._thread.join()
         if self._end is not None:
             end, self._end = self._end, None
-            end(self._commit is not None)
+            end(self._error is None)
 
-    def result(self) -> Commit:
-        """What the commit took, once it is over.
+    def result(self) -> Result:
+        """What came of it, once it is over.
 
         Raises:
-            StreamlearnError: it did not happen; the one before is whole.
+            StreamlearnError: it did not happen; what was there before is whole.
         """
         self.wait()
-        if self._commit is None:
-            raise self._error or RunStateError("this commit was never begun; begin it first")
-        return self._commit
+        if self._error is not None:
+            raise self._error
+        return self._result  # type: ignore[return-value]  # there is no error
+
+
+PendingCommit: TypeAlias = "Pending[Commit]"
+"""A commit between its beginning and its end."""

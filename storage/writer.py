@@ -18,6 +18,7 @@ from streamlearn import __version__
 from streamlearn.errors import RunStateError
 
 from . import documents, files
+from .ahead import Ahead
 from .commits import Commits
 from .creation import create_run, delete_run
 from .events import open_log
@@ -27,7 +28,7 @@ from .layout import Layout, check_name, read_header
 from .lock import HeldLock, new_writing, take_lock
 from .manifest import Commit, Compaction, Manifest, Status
 from .objects import RunPath, resolve
-from .pending import PendingCommit
+from .pending import Pending, PendingCommit
 from .reader import RunReader
 from .tier import LayerStore
 
@@ -58,7 +59,8 @@ class RunStore:
         self._layout = layout
         self._lock = lock
         self._turn = threading.Lock()  # one commit, or one block, is written at a time
-        self._pending: PendingCommit | None = None
+        self._pending: Pending[Any] | None = None
+        self._ahead = Ahead(self._turn)
         self.epoch = 0
         self.waited = 0.0
         self._commits = Commits(layout, functools.partial(new_writing, layout, lock))
@@ -250,12 +252,29 @@ class RunStore:
                     memory.store = LayerStore(self, name)
                 memory.saved(snapshots[name])
 
-        self._pending = PendingCommit(write, end)
+        self._ahead.refused = False
+        self._pending = pending = Pending(write, end)
         if wait or new:
-            self._pending.run()
+            pending.run()
         else:
-            self._pending.start()
-        return self._pending
+            pending.start()
+        return pending
+
+    def write_ahead(self, memories: Mapping[str, Memory]) -> None:
+        """Let a thread write blocks that are full by now; the next commit names them.
+
+        So a commit has little left to write. To be called after every step: it does nothing while
+        there is little to write, or a commit or other blocks are being written.
+
+        Args:
+            memories: as for `commit`.
+        """
+        if self._pending is not None:
+            if not self._pending.done:
+                return
+            self._pending.wait()
+        known = {name: memory for name, memory in memories.items() if self._knows(name, memory)}
+        self._pending = self._ahead.begin(self._commits, known)
 
     def open_memory(self, name: str, memory: Memory) -> None:
         """Let an empty memory have a layer's committed rows; blocks come in when they are needed.

@@ -18,10 +18,8 @@ from .files import translated
 from .objects import as_file
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
-
-    import numpy as np
-    from numpy.typing import NDArray
 
     from .layout import Layout
     from .objects import RunPath
@@ -60,7 +58,6 @@ class Writing:
         self._scratch = scratch
         self._directories: set[Path] = set()
         self._waiting: dict[Path, Path] = {}
-        self._room: NDArray[np.uint8] | None = None
 
     # -- what there is -----------------------------------------------------------------------
 
@@ -105,19 +102,11 @@ class Writing:
             StorageError: the system refused; the old file is as it was.
         """
         path = as_file(path)
-        temporary = self._aside(path, data, wait=True)
+        temporary = self._aside(path, [data], wait=True)
         self._name(temporary, path)
 
-    def room(self, size: int) -> NDArray[np.uint8]:
-        """At least this many bytes to make a file's data in; the same ones at every call."""
-        import numpy as np
-
-        if self._room is None or len(self._room) < size:
-            self._room = np.empty(size, np.uint8)
-        return self._room
-
-    def later(self, path: RunPath, data: bytes | memoryview) -> None:
-        """Write a file that gets its name by `finish`.
+    def later(self, path: RunPath, data: Sequence[bytes | memoryview]) -> None:
+        """Write a file, given in pieces, that gets its name by `finish`.
 
         Raises:
             StorageError: the system refused; the old file is as it was.
@@ -189,13 +178,16 @@ class Writing:
         self.bytes_grown -= before
         self._directories.add(target.parent)
 
-    def _aside(self, path: Path, data: bytes | memoryview, *, wait: bool) -> Path:
+    def _aside(self, path: Path, data: Sequence[bytes | memoryview], *, wait: bool) -> Path:
         temporary = self._scratch / str(next(_NUMBERS))
         try:
             with translated("write", path):
                 descriptor = files.open_file(temporary, empty=True)
                 try:
-                    files.write_all(descriptor, data)
+                    size = 0
+                    for piece in data:
+                        files.write_all(descriptor, piece, size)
+                        size += len(piece)
                     if wait:
                         files.sync(descriptor)
                     else:
@@ -207,7 +199,7 @@ class Writing:
             with contextlib.suppress(OSError):
                 files.remove(temporary)
             raise
-        self.bytes_written += len(data)
+        self.bytes_written += size
         return temporary
 
     def _name(self, temporary: Path, path: Path) -> None:

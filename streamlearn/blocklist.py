@@ -5,6 +5,7 @@ order, gives the same bits wherever a block lives: on the device, in host memory
 from where it is read whenever it is needed.
 """
 
+import contextlib
 from collections.abc import Generator, Iterator, Mapping
 
 import numpy as np
@@ -189,6 +190,22 @@ class BlockList:
             if slot.block is not None:
                 yield slot.block
 
+    def tiles(self, *, born: bool = True, norms: bool = True) -> Generator[Block, None, None]:
+        """The blocks of `scan`, each in parts of as many rows as are computed with at a time.
+
+        Sums over them have the same bits whatever the rows of a block.
+
+        Args:
+            born: as for `scan`.
+            norms: as for `scan`.
+
+        Raises:
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        with contextlib.closing(self.scan(born=born, norms=norms)) as blocks:
+            for block in blocks:
+                yield from block.tiles()
+
     def came_in(self, index: int, block: Block) -> None:
         """A block was read, patch and all, and stays in memory where it belongs."""
         slot = self.slots[index]
@@ -357,7 +374,18 @@ class BlockList:
         It is cheap and stays as it is, whatever happens to the memory, so another thread may save
         it; then call `saved` or `restore`. Those three belong to the thread that learns.
         """
-        changes = self._journal.take()
+        return self._snapshot_of(self._journal.take())
+
+    def grown(self) -> list[int]:
+        """Full blocks of which nobody has a snapshot yet, unless rows are rewritten in between."""
+        full = len(self.slots) - bool(self.slots and self.slots[-1].count < self.layout.rows)
+        return self._journal.grown(full)
+
+    def snapshot_of(self, indices: list[int]) -> MemorySnapshot:
+        """The same as `snapshot` of some of the `grown` blocks, to be saved ahead of the others."""
+        return self._snapshot_of(self._journal.take_only(indices))
+
+    def _snapshot_of(self, changes: dict[int, Change]) -> MemorySnapshot:
         snapshot = MemorySnapshot(
             rows=len(self),
             live=self.live,

@@ -5,7 +5,7 @@ multiple of 16 columns: numerator and denominator of a retrieval come from one G
 not filled yet are zero, and a zero row contributes exactly nothing.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol, Self
 
 import numpy as np
@@ -13,6 +13,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from streamlearn import pages
 from streamlearn.bits import name_of, to_bits
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "Columns",
     "Layout",
     "accumulation_dtype",
+    "block_rows_for",
     "pinned_size",
     "square_norms",
 ]
@@ -36,6 +38,11 @@ DEAD = -2
 """The birth step of rows that were dropped: all else in them is zero."""
 
 ROW_MULTIPLE = 512
+TILE_ROWS = 4096
+"""Rows that are computed with at a time: scores of a batch that fit a cache."""
+
+_BLOCK_BYTES = 8 << 20
+_MOST_ROWS = 1 << 16
 _COLUMN_MULTIPLE = 16
 
 COLUMNS = ("key", "weight", "value", "born")
@@ -192,6 +199,8 @@ class Block:
         """
 
         def zeros(*shape: int, dtype: torch.dtype) -> Tensor:
+            if device.type == "cpu" and not pinned:
+                return pages.zeros(shape, dtype)
             return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
 
         rows = layout.rows
@@ -235,6 +244,16 @@ class Block:
         """The rows to compute over: `count` rounded up, so that GEMMs meet only a few shapes."""
         return min(-(-self.count // ROW_MULTIPLE) * ROW_MULTIPLE, len(self.key))
 
+    def tiles(self) -> Iterator["Block"]:
+        """The block in parts of `TILE_ROWS` rows, the last one with what is left."""
+        if self.padded <= TILE_ROWS:
+            yield self
+            return
+        for start in range(0, self.count, TILE_ROWS):
+            rows = slice(start, start + TILE_ROWS)
+            parts = {name: tensor[rows] for name, tensor in self.tensors().items()}
+            yield Block(**parts, count=min(self.count - start, TILE_ROWS))
+
     def filled(self, layout: Layout, names: Collection[str] = COLUMNS) -> dict[str, Tensor]:
         """The filled rows of columns, as views, in canonical order."""
         tensors = {
@@ -260,24 +279,43 @@ class Block:
             columns: key (n, D), weight (n,), value (n, C), born (n,) or one step for all, and
                 key_square (n,) if it is known.
         """
+        put = _put_in_numpy if isinstance(rows, slice) and self.key.is_cpu else _put
         for name, column in columns.items():
-            if isinstance(column, int):
-                self.born[rows] = column
-            elif name == "key":
+            if name == "key":
                 self.key[rows] = column  # rounded on the way, in one pass
                 if "key_square" not in columns:
                     self.key_square[rows] = square_norms(self.key[rows].to(layout.wide))
-            elif name == "key_square":
-                self.key_square[rows] = column
             elif name == "value":
                 self.side[rows, : layout.value_width] = column
-            elif name == "weight":
+            elif name == "weight" and isinstance(column, Tensor):
                 wide = column.to(layout.wide)
-                self.weight[rows] = wide
+                put(self.weight, rows, wide)
                 # From what is kept, so that rows that are read back round to the same.
                 self.side[rows, layout.value_width] = wide.to(layout.dtype)
             else:
-                self.born[rows] = column
+                put(getattr(self, name), rows, column)
+
+
+def _put(tensor: Tensor, rows: slice | Tensor, column: Tensor | int) -> None:
+    tensor[rows] = column
+
+
+def _put_in_numpy(tensor: Tensor, rows: slice | Tensor, column: Tensor | int) -> None:
+    """The same for one number a row in host memory, where numpy takes a tenth of the time."""
+    tensor.numpy()[rows] = column if isinstance(column, int) else column.numpy()
+
+
+def block_rows_for(key_width: int, value_width: int, dtype: torch.dtype) -> int:
+    """How many rows a block should have: so many that it is worth a file of its own.
+
+    4096, where these take 8 MiB, and for narrower rows as many as do, by powers of two.
+    """
+    rows = TILE_ROWS
+    while rows < _MOST_ROWS and Layout(rows, key_width, value_width, dtype).block_bytes < (
+        _BLOCK_BYTES
+    ):
+        rows *= 2
+    return rows
 
 
 def accumulation_dtype(dtype: torch.dtype) -> torch.dtype:

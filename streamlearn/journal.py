@@ -167,6 +167,7 @@ class Journal:
 
     def __init__(self) -> None:
         self._changes: dict[int, Change] = {}
+        self._rewriting = False
         self._taken: list[tuple[MemorySnapshot, dict[int, BlockSnapshot]]] = []
 
     def grew(self, index: int, before: int) -> None:
@@ -179,6 +180,7 @@ class Journal:
         """Rows from `first` on changed in a block of `count` rows."""
         known = self._changes.get(index, Change(_NONE, _NONE, count))
         rewritten = names if first < known.since else _NONE
+        self._rewriting = True
         self._changes[index] = known.and_then(Change(names, rewritten, known.since))
 
     def touch(self, index: int) -> None:
@@ -202,7 +204,19 @@ class Journal:
     def take(self) -> dict[int, Change]:
         """The changes so far, in block order; the journal begins anew."""
         changes, self._changes = dict(sorted(self._changes.items())), {}
+        self._rewriting = False
         return changes
+
+    def grown(self, full: int) -> list[int]:
+        """Which of the first `full` blocks only grew since the last `take`, if all of them did.
+
+        While rows are rewritten as well, blocks that are full are not done with.
+        """
+        return [] if self._rewriting else sorted(i for i in self._changes if i < full)
+
+    def take_only(self, indices: list[int]) -> dict[int, Change]:
+        """The changes of these blocks; the others stay."""
+        return {index: self._changes.pop(index) for index in indices}
 
     def hand_out(self, snapshot: MemorySnapshot) -> None:
         """Remember a snapshot until it is saved or back."""

@@ -60,7 +60,7 @@ class GrowingLayer(nn.Module, ABC):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        block_rows: int = 4096,
+        block_rows: int | None = None,
         tiers: Tiers | None = None,
     ) -> None:
         super().__init__()
@@ -188,7 +188,7 @@ class _Softmax(GrowingLayer, ABC):
         generator: torch.Generator | None = None,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        block_rows: int = 4096,
+        block_rows: int | None = None,
         tiers: Tiers | None = None,
     ) -> None:
         if start_rows < 1:

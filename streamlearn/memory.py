@@ -28,6 +28,7 @@ from streamlearn.blocks import (
     Columns,
     Layout,
     accumulation_dtype,
+    block_rows_for,
     square_norms,
 )
 from streamlearn.decay import decay_coefficients
@@ -69,12 +70,17 @@ class Tuples(NamedTuple):
 
 
 class Checked(NamedTuple):
-    """Tuples in the dtypes of a memory: key (n, D), weight (n,), value (n, C), ‖k‖² (n,)."""
+    """Tuples that a memory can store.
+
+    key: (n, D), rounded to the memory's dtype. weight (n,), value (n, C), key_square (n,) ‖k‖²: in
+    its accumulation dtype. largest: of the latter, 0 if there are none.
+    """
 
     key: Tensor
     weight: Tensor
     value: Tensor
     key_square: Tensor
+    largest: float
 
 
 class Memory(BlockList):
@@ -85,7 +91,7 @@ class Memory(BlockList):
         value_width: C.
         dtype: of keys and values; weights are kept in float32 (float64 for a float64 memory).
         device: where blocks live.
-        block_rows: tuples in a block, a multiple of 512.
+        block_rows: tuples in a block, a multiple of 512; see `block_rows_for` if not given.
         tiers: the budgets that this memory shares with others; None sets no limits.
 
     Attributes:
@@ -99,9 +105,11 @@ class Memory(BlockList):
         *,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
-        block_rows: int = 4096,
+        block_rows: int | None = None,
         tiers: Tiers | None = None,
     ) -> None:
+        if block_rows is None:
+            block_rows = block_rows_for(key_width, value_width, dtype)
         if block_rows < ROW_MULTIPLE or block_rows % ROW_MULTIPLE:
             raise ShapeError(
                 f"memory.block_rows={block_rows} must be a positive multiple of {ROW_MULTIPLE}"
@@ -130,7 +138,8 @@ class Memory(BlockList):
 
     def append_checked(self, checked: Checked, born: int) -> None:
         """Store what `check` gave, all born at the same step."""
-        self._append(checked._asdict(), born)
+        columns = checked._asdict()
+        self._append(columns, born, columns.pop("largest"))
 
     def check(self, tuples: Tuples, born: int) -> Checked:
         """Whether tuples may be stored, so that several memories can be written all or none.
@@ -157,20 +166,26 @@ class Memory(BlockList):
         wide = self.layout.wide
         rounded = key.detach().to(self.device, self.dtype)
         square = square_norms(rounded.to(wide))  # (n,)
-        checked = Checked(
-            rounded,
-            weight.detach().to(self.device, wide),
-            value.detach().to(self.device, self.dtype),
-            square,
-        )
-        # A sum is NaN or infinite as soon as one term is: one small reduction instead of a mask.
-        total = square.sum() + checked.weight.to(self.dtype).sum(dtype=wide)
-        if not math.isfinite(float(total + checked.value.sum(dtype=wide))):
+        given = weight.detach().to(self.device, wide), value.detach().to(self.device, wide)
+        largest = float(square.numpy().max() if square.is_cpu else square.max()) if count else 0.0
+        if not (math.isfinite(largest) and self._storable(*given)):
             raise NotFiniteError(
                 f"step {born} would store a NaN or infinity in the memory; lower the learning "
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
             )
-        return checked
+        return Checked(rounded, *given, square, largest)
+
+    def _storable(self, weight: Tensor, value: Tensor) -> bool:
+        """Whether all of these numbers are finite, once rounded to the memory's dtype."""
+        if weight.is_cpu:  # numpy takes a third of the time for so few numbers
+            parts = weight.numpy(), value.numpy().reshape(-1)
+            # Their squares overflow first, in the square root of what the dtype can hold.
+            with np.errstate(over="ignore", invalid="ignore"):
+                if math.isfinite(sum(float(np.dot(part, part)) for part in parts)):
+                    return True
+        # A sum is NaN or infinite as soon as one term is: one small reduction instead of a mask.
+        sums = (part.to(self.dtype).sum(dtype=self.layout.wide) for part in (weight, value))
+        return math.isfinite(float(sum(sums)))
 
     def _finite(self, columns: Mapping[str, Tensor]) -> bool:
         """Whether all numbers are, once rounded to the memory's dtype, and the squares of keys."""
@@ -181,7 +196,9 @@ class Memory(BlockList):
             total = total + (rounded.square().sum() if name == "key" else rounded.sum())
         return bool(torch.isfinite(total))
 
-    def _append(self, columns: Mapping[str, Tensor], born: int | Tensor) -> None:
+    def _append(
+        self, columns: Mapping[str, Tensor], born: int | Tensor, largest: float | None = None
+    ) -> None:
         count, start = len(columns["key"]), 0
         while start < count:
             slot = self._tail()
@@ -199,8 +216,8 @@ class Memory(BlockList):
             self._journal.grew(len(self.slots) - 1, rows.start)
             slot.count = block.count = self._account.tail = rows.stop
             self.live += stop - start
-            largest = float(block.key_square[rows].max())
-            self.max_key_square = max(self.max_key_square, largest)
+            found = float(block.key_square[rows].max()) if largest is None else largest
+            self.max_key_square = max(self.max_key_square, found)
             start = stop
             if slot.count == self.block_rows:
                 self._account.tail = 0

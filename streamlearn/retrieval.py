@@ -144,9 +144,9 @@ class _Context:
     trace: Trace | None
 
     def blocks(self) -> closing[Generator[Block, None, None]]:
-        """The memory's blocks, in order."""
+        """The memory's blocks, or parts of them, in order."""
         return closing(
-            self.memory.scan(born=self.forgetting.active, norms=self.kernel.kind == "rbf")
+            self.memory.tiles(born=self.forgetting.active, norms=self.kernel.kind == "rbf")
         )
 
     def query_side(self, query: Tensor) -> tuple[Tensor, Tensor]:

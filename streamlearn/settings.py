@@ -280,8 +280,11 @@ class OptimizerSettings(Settings):
 class MemorySettings(Settings):
     """How tuples are kept."""
 
-    block_rows: int = Field(
-        4096, ge=512, multiple_of=512, description="tuples in a block, which is a shard on disk"
+    block_rows: int | None = Field(
+        None,
+        ge=512,
+        multiple_of=512,
+        description="tuples in a block, which is a shard on disk; by their width if not given",
     )
     device_budget: Budget = Field(
         None, gt=0, description="bytes for tuples on the device, such as 8GiB; others pass through"

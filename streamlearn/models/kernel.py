@@ -113,7 +113,7 @@ class KernelModel(RefittedModel):
         alpha = solution["alpha"]
         output = solution["constant"].expand(len(codes), -1).clone()  # (B, C)
         start = 0
-        for block in self.memory.scan(born=False, norms=False):
+        for block in self.memory.tiles(born=False, norms=False):
             count = min(block.count, len(alpha) - start)
             if count > 0:  # later samples have no coefficient yet
                 near = gaussian(codes, block.key[:count], self.bandwidth)  # (B, count)

@@ -78,7 +78,7 @@ class KNNModel:
             query = _unit(query)
         best = query.new_empty(len(query), 0)
         labels = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
-        with closing(self.memory.scan(born=False, norms=False)) as blocks:
+        with closing(self.memory.tiles(born=False, norms=False)) as blocks:
             for block in blocks:
                 found, classes = self._nearest(block, query)
                 best, chosen = torch.cat([best, found], 1).topk(

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from streamlearn import pages
 from streamlearn.errors import FormatError, NotFiniteError, ShapeError
 from streamlearn.memory import PRIOR, Columns, Memory, Tuples, decay_coefficients
 
@@ -336,3 +337,54 @@ def test_a_tuple_counts_once_at_the_step_that_wrote_it() -> None:
     memory = Memory(5, 3, dtype=torch.float64)
     memory.append(tuples(1), born=5)
     assert float(memory.coefficients(memory.blocks[0], 5, momentum=0.9, decay=0.2)[0]) == 1.0
+
+
+# -- blocks and the parts that are computed with ---------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "rows"),
+    [(3072, torch.float32, 4096), (256, torch.bfloat16, 16384), (256, torch.float32, 8192)],
+)
+def test_a_block_has_so_many_rows_that_it_is_worth_a_file(
+    width: int, dtype: torch.dtype, rows: int
+) -> None:
+    memory = Memory(width, 10, dtype=dtype)
+    assert memory.block_rows == rows
+    assert memory.layout.block_bytes >= 8 << 20
+
+
+@pytest.mark.parametrize("count", [1, 512, 4096, 4097, 9000, 10240])
+def test_the_parts_of_a_block_are_its_rows_in_order(count: int) -> None:
+    memory = Memory(5, 3, block_rows=10240)
+    memory.append(tuples(count), born=1)
+    parts = list(memory.tiles())
+    assert [part.count for part in parts] == [4096] * (count // 4096) + (
+        [count % 4096] if count % 4096 else []
+    )
+    assert torch.equal(torch.cat([p.key[: p.count] for p in parts]), memory.blocks[0].key[:count])
+    assert sum(part.padded for part in parts) == memory.padded
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_answers_do_not_depend_on_the_rows_of_a_block(dtype: torch.dtype) -> None:
+    from streamlearn.kernels import Kernel
+    from streamlearn.retrieval import retrieve
+
+    rows, query = tuples(9000, width=32), randn(7, 32, seed=9)
+    found = []
+    for block_rows in (4096, 8192, 16384):
+        memory = Memory(32, 3, dtype=dtype, block_rows=block_rows)
+        memory.append(rows, born=1)
+        found.append(retrieve(query, memory, Kernel("exponential", 0.2, normalised=True)))
+    assert torch.equal(found[0], found[1])
+    assert torch.equal(found[0], found[2])
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_large_zeros_are_aligned_as_small_ones(dtype: torch.dtype) -> None:
+    for shape in ((3, 5), (4096, 1023)):
+        made = pages.zeros(shape, dtype)
+        assert made.data_ptr() % 64 == 0
+        assert (made.shape, made.dtype, made.is_contiguous()) == (shape, dtype, True)
+        assert not made.any()

@@ -7,11 +7,21 @@ import torch
 from streamlearn.memory import Memory
 from streamlearn.storage import RunPath, RunReader, RunStore
 
-from .support import LAYER, assert_same_bits, change, commit, grow, load, make_memory, make_store
+from .support import (
+    LAYER,
+    assert_same_bits,
+    change,
+    commit,
+    grow,
+    load,
+    make_memory,
+    make_store,
+    write_ahead,
+)
 
 KEEP = 2
 PARTS = 6
-"""0 and 1: commits with new rows. 2: one with changed and dropped rows as well. 3: going back to 1.
+"""0 and 1: commits with new rows, 1 with a block that a thread wrote ahead. 2: one with changed and dropped rows as well. 3: going back to 1.
 4: a commit with new, changed and dropped rows, a full block of which was written ahead. 5: the dead
 rows are left out."""
 
@@ -58,6 +68,8 @@ def go_on(store: RunStore, part: int) -> Iterator[int]:
             store.compact()
         else:
             _learn(memory, step)
+            if following == 1:
+                write_ahead(store, memory)
             if following == 4:
                 columns = memory.host_columns(1)
                 store.write_block(LAYER, 1, columns, frozenset(columns))

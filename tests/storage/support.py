@@ -12,7 +12,7 @@ import torch
 import zarr
 
 from streamlearn.memory import Memory, Tuples
-from streamlearn.storage import Commit, RunPath, RunReader, RunStore, files
+from streamlearn.storage import Commit, RunPath, RunReader, RunStore, ahead, files
 from streamlearn.storage.reader import widened
 
 KEY_WIDTH = 6
@@ -53,6 +53,15 @@ def change(memory: Memory, rows: list[int], step: int) -> None:
     weight = torch.rand(len(rows), generator=random, dtype=torch.float64)
     value = torch.randn(len(rows), memory.value_width, generator=random, dtype=torch.float64)
     memory.rewrite(torch.tensor(rows), weight=weight, value=value)
+
+
+def write_ahead(store: RunStore, memory: Memory, *, wait: bool = True) -> None:
+    """Let a thread write the blocks that are full, however small they are."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ahead, "_LEAST_BYTES", 1)
+        store.write_ahead({LAYER: memory})
+    if wait and store._pending is not None:
+        store._pending.wait()
 
 
 def make_store(runs: RunPath, name: str = "run") -> RunStore:

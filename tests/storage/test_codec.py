@@ -1,13 +1,21 @@
 """Shards: what zarr makes of a block in memory is what zarr reads from a file."""
 
+import zlib
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import zarr
+from numpy.typing import NDArray
 
 from streamlearn.storage import documents, files
-from streamlearn.storage.codec import array_metadata, codec_for, rows_checksum
+from streamlearn.storage.codec import ShardCodec, array_metadata, codec_for, rows_checksum
+
+
+def encoded(codec: ShardCodec, rows: NDArray[Any]) -> bytes:
+    return b"".join(codec.encode(rows))
+
 
 KINDS = [("float32", 5), ("float64", 3), ("uint16", 4), ("int64", None), ("float32", None)]
 
@@ -23,8 +31,7 @@ def test_plain_zarr_reads_an_encoded_shard_from_its_file(
     data = np.random.default_rng(rows).normal(0, 9, (rows, *row)).astype(dtype)
     for shard in range(2):
         path = tmp_path / codec.name(shard)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(codec.encode(data))
+        path.write_bytes(encoded(codec, data))
     shape = [512 + rows, *row]
     (tmp_path / "zarr.json").write_bytes(documents.encode({**metadata, "shape": shape}))
     array = zarr.open_array(tmp_path, mode="r")
@@ -40,20 +47,20 @@ def test_a_shard_decodes_to_the_bit(dtype: str, width: int | None) -> None:
     codec = codec_for(array_metadata(dtype, 512, width, {}))
     row = () if width is None else (width,)
     rows = np.random.default_rng(0).integers(-9, 9, (300, *row)).astype(dtype)
-    assert codec.decode(codec.encode(rows), 300).tobytes() == rows.tobytes()
-    assert codec.decode(codec.encode(rows), 7).tobytes() == rows[:7].tobytes()
+    assert codec.decode(encoded(codec, rows), 300).tobytes() == rows.tobytes()
+    assert codec.decode(encoded(codec, rows), 7).tobytes() == rows[:7].tobytes()
 
 
 @pytest.mark.parametrize("rows", [3, 512])
 def test_the_sign_of_zero_survives(rows: int) -> None:
     codec = codec_for(array_metadata("float32", 512, 4, {}))
-    decoded = codec.decode(codec.encode(np.full((rows, 4), -0.0, np.float32)), rows)
+    decoded = codec.decode(encoded(codec, np.full((rows, 4), -0.0, np.float32)), rows)
     assert np.signbit(decoded).all()
 
 
 def test_every_flipped_byte_of_a_shard_is_noticed() -> None:
     codec = codec_for(array_metadata("int64", 512, None, {}))
-    data = codec.encode(np.arange(400))
+    data = encoded(codec, np.arange(400))
     for position in range(len(data)):
         damaged = bytearray(data)
         damaged[position] ^= 0x10
@@ -64,7 +71,7 @@ def test_every_flipped_byte_of_a_shard_is_noticed() -> None:
 @pytest.mark.parametrize("length", [0, 1, 100, -1])
 def test_a_truncated_shard_is_noticed(length: int) -> None:
     codec = codec_for(array_metadata("float32", 512, 2, {}))
-    data = codec.encode(np.ones((9, 2), np.float32))
+    data = encoded(codec, np.ones((9, 2), np.float32))
     for count in (9, 512):
         with pytest.raises(ValueError, match="cannot be decoded"):
             codec.decode(data[:length], count)
@@ -73,8 +80,8 @@ def test_a_truncated_shard_is_noticed(length: int) -> None:
 def test_a_shard_takes_what_its_begun_chunks_take() -> None:
     codec = codec_for(array_metadata("float32", 512, 6, {}))
     for rows, chunks in ((0, 0), (1, 1), (128, 1), (129, 2), (512, 4)):
-        data = codec.encode(np.ones((rows, 6), np.float32))
-        assert len(data) == codec.size(rows) == chunks * (128 * 24 + 4) + 68
+        data = encoded(codec, np.ones((rows, 6), np.float32))
+        assert len(data) == codec.size(rows) == chunks * 128 * 24 + 4 + 68
 
 
 @pytest.mark.parametrize("rows", [1, 128, 300, 512])
@@ -82,24 +89,39 @@ def test_rows_are_read_straight_to_their_place(tmp_path: Path, rows: int) -> Non
     codec = codec_for(array_metadata("float32", 512, 6, {}))
     data = np.random.default_rng(0).standard_normal((rows, 6), np.float32)
     path = tmp_path / "shard"
-    path.write_bytes(codec.encode(data))
+    path.write_bytes(encoded(codec, data))
     out = np.full_like(data, np.nan)
-    files.read_into(path, codec.places(out))
+    files.read_into(path, [out.data.cast("B")])
     assert out.tobytes() == data.tobytes()
-    path.write_bytes(codec.encode(data)[: rows * 24 // 2])
+    path.write_bytes(encoded(codec, data)[: rows * 24 // 2])
     with pytest.raises(ValueError, match="it ends after"):
-        files.read_into(path, codec.places(out))
+        files.read_into(path, [out.data.cast("B")])
 
 
-def test_what_zarr_writes_decodes(tmp_path: Path) -> None:
+def test_a_shard_is_what_zarr_writes_and_a_checksum(tmp_path: Path) -> None:
     metadata = array_metadata("float32", 512, 6, {})
     (tmp_path / "zarr.json").write_bytes(documents.encode({**metadata, "shape": [512, 6]}))
     data = np.random.default_rng(0).standard_normal((512, 6), np.float32)
     zarr.open_array(tmp_path, mode="r+")[...] = data
-    (shard,) = (path for path in (tmp_path / "c").rglob("*") if path.is_file())
-    zarr_bytes = shard.read_bytes()
-    assert len(zarr_bytes) == codec_for(metadata).size(512)
-    assert codec_for(metadata).decode(zarr_bytes, 512).tobytes() == data.tobytes()
+    codec = codec_for(metadata)
+    ours, size = encoded(codec, data), data.nbytes
+    assert (tmp_path / codec.name(0)).read_bytes() == ours[:size] + ours[size + 4 :]
+    assert int.from_bytes(ours[size : size + 4], "little") == zlib.crc32(ours[:size])
+
+
+def test_rows_are_not_copied_to_be_written() -> None:
+    codec = codec_for(array_metadata("float32", 512, 6, {}))
+    data = np.ones((130, 6), np.float32)
+    first, rest = codec.encode(data)
+    assert np.shares_memory(np.asarray(first), data)
+    assert len(first) + len(rest) == codec.size(130)
+
+
+def test_the_file_of_a_shard_is_known_by_its_name() -> None:
+    codec = codec_for(array_metadata("float32", 512, 6, {}))
+    assert [codec.shard(codec.name(number)) for number in (0, 7, 123)] == [0, 7, 123]
+    for name in ("zarr.json", "c", "c.x.0", "7.0", ""):
+        assert codec.shard(name) is None
 
 
 def test_a_checksum_goes_on_from_the_rows_before() -> None:
@@ -112,6 +134,6 @@ def test_metadata_that_is_no_array_is_refused() -> None:
     with pytest.raises(ValueError, match="not the metadata of an array"):
         codec_for({"zarr_format": 3})
     metadata = array_metadata("float32", 512, 6, {})
-    metadata["codecs"][0]["configuration"]["codecs"].pop()
+    metadata["codecs"][0]["configuration"]["index_codecs"].pop()
     with pytest.raises(ValueError, match="not those of a run"):
         codec_for(metadata)

@@ -94,16 +94,16 @@ def test_full_shards_are_written_once_and_unchanged_ones_never_again(tmp_path: P
     with make_store(tmp_path) as store:
         commit(store, memory, 0)
         shards = as_file(store.path) / "memory.zarr" / "layers" / LAYER
-        before = {name: snapshot(shards / name / "c") for name in ("key", "weight")}
+        before = {name: snapshot(shards / name) for name in ("key", "weight")}
         grow(memory, 5, 1)
         commit(store, memory, 1)
-        after = {name: snapshot(shards / name / "c") for name in ("key", "weight")}
-    for shard in ("0/0", "1/0"):
+        after = {name: snapshot(shards / name) for name in ("key", "weight")}
+    for shard in ("c.0.0", "c.1.0"):
         assert after["key"][shard] == before["key"][shard]
-    for shard in ("0", "1"):
+    for shard in ("c.0", "c.1"):
         assert after["weight"][shard] == before["weight"][shard]
-    assert after["key"]["2/0"] != before["key"]["2/0"]
-    assert after["weight"]["2"] != before["weight"]["2"]
+    assert after["key"]["c.2.0"] != before["key"]["c.2.0"]
+    assert after["weight"]["c.2"] != before["weight"]["c.2"]
 
 
 def test_a_commit_without_news_writes_state_and_manifest_alone(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_opening_reads_no_rows_and_a_commit_only_the_block_that_grew(
         grow(again, 5, 1)
         commit(store, again, 1)
         commit(store, again, 2)
-    assert sorted(read) == ["born/c/3", "key/c/3/0", "value/c/3/0", "weight/c/3"]
+    assert sorted(read) == ["born/c.3", "key/c.3.0", "value/c.3.0", "weight/c.3"]
     grow(memory, 5, 1)
     assert_same_bits(load(RunReader(store.path)), memory)
 

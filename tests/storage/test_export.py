@@ -131,7 +131,7 @@ def test_nothing_is_written_over_and_nothing_is_left_of_a_failure(
             break
         assert [entry.name for entry in tmp_path.iterdir()] == ["runs"]
     faults.none()
-    shard = path / "memory.zarr" / "layers" / LAYER / "value" / "c" / "1" / "0"
+    shard = path / "memory.zarr" / "layers" / LAYER / "value" / "c.1.0"
     shard.write_bytes(shard.read_bytes()[:100])
     with pytest.raises(FormatError, match="is damaged"):
         export_run(path, tmp_path / f"other-{name}")

@@ -162,7 +162,7 @@ def test_a_byte_of_the_newest_rows_alone_costs_the_newest_commit_alone(tmp_path:
             grow(memory, 40, step)
             commit(store, memory, step, keep=3)
             kept.append(committed_columns(memory))
-    shard = tmp_path / "run" / "memory.zarr" / "layers" / LAYER / "weight" / "c" / "0"
+    shard = tmp_path / "run" / "memory.zarr" / "layers" / LAYER / "weight" / "c.0"
     data = bytearray(shard.read_bytes())
     data[100 * 4] ^= 1
     shard.write_bytes(data)
@@ -208,7 +208,7 @@ def test_a_run_that_grows_while_it_is_verified_is_whole(
 
         def read_slowly(path: Path) -> bytes:
             nonlocal step
-            if path.parent.name in ("c", "0", "1"):
+            if path.name.startswith("c."):
                 step += 1
                 grow(memory, 3, step)
                 change(memory, [step % 900], step)
@@ -253,7 +253,7 @@ def test_resume_of_a_damaged_run_keeps_what_is_whole(tmp_path: Path) -> None:
     run = tmp_path / "a"
     manifest = RunReader(run).manifest()
     assert manifest is not None
-    shard = run / "memory.zarr" / "layers" / "output" / "weight" / "c" / "0"
+    shard = run / "memory.zarr" / "layers" / "output" / "weight" / "c.0"
     data = bytearray(shard.read_bytes())
     data[4 * (manifest.layers["output"].rows - 2)] ^= 1
     shard.write_bytes(data)

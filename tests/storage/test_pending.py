@@ -28,6 +28,7 @@ from .support import (
     load,
     make_memory,
     make_store,
+    write_ahead,
 )
 
 
@@ -71,6 +72,8 @@ def test_growth_changes_and_commits_in_a_thread_keep_every_bit(tmp_path: Path, s
             if pending is not None and moves.random() < 0.4:
                 pending.result()
                 pending = None
+            if pending is None and moves.random() < 0.5:
+                write_ahead(store, memory, wait=moves.random() < 0.5)
             if pending is None and moves.random() < 0.5:
                 pending = begin(store, memory, step)
                 committed[step] = copy_of(plain)

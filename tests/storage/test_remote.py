@@ -134,7 +134,7 @@ def test_the_manifest_comes_after_all_that_it_names_and_before_zarr_shows_it(
     kinds = {"commits", "events", "shards", "state", "versions"}
     assert {name.split("/")[0] for name in order[:end]} == kinds
     shown = {"/".join(name.split("/")[-2:]) for name in order[end + 1 :] if name != "lock"}
-    assert {"c/0", "c/1", "key/zarr.json", "born/zarr.json"} <= shown
+    assert {"weight/c.0", "value/c.1.0", "key/zarr.json", "born/zarr.json"} <= shown
     assert all(name.startswith("memory.zarr") for name in order[end + 1 :] if name != "lock")
 
 
@@ -353,7 +353,7 @@ def test_a_flipped_byte_in_any_object_is_found(whole: ObjectPath) -> None:
         ("state/000000000009.safetensors", 1, "went back to commit 2 (step 1"),
         (f"versions/{LAYER}/born/1.2", 1, "went back to commit 2 (step 1"),
         ("manifest.json", 1, "went back to commit 2 (step 1"),
-        (f"memory.zarr/layers/{LAYER}/born/c/1", 9, ""),  # a copy, for zarr alone
+        (f"memory.zarr/layers/{LAYER}/born/c.1", 9, ""),  # a copy, for zarr alone
     ],
 )
 def test_what_is_damaged_is_made_anew_or_gone_back_from(

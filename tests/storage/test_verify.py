@@ -142,12 +142,12 @@ def test_a_file_that_is_cut_or_missing_is_named(run: Path) -> None:
 def test_what_is_wrong_and_whom_it_concerns_is_said(run: Path) -> None:
     state = run / "state" / "000000000002.safetensors"
     flip(state, 20, 0)
-    (run / ARRAYS / "key" / "c" / "1" / "0").unlink()
+    (run / ARRAYS / "key" / "c.1.0").unlink()
     flip(run / "events.jsonl", 5, 0)
     damage = {entry.file: entry for entry in verify(run).damage}
     entry = damage["state/000000000002.safetensors"]
     assert (entry.problem, entry.commits) == ("is damaged (its checksum does not fit)", (3,))
-    entry = damage[str(ARRAYS / "key" / "c" / "1" / "0")]
+    entry = damage[str(ARRAYS / "key" / "c.1.0")]
     assert (entry.problem, entry.commits) == ("is missing", (2, 3))
     assert damage["events.jsonl"].commits == ()
 
@@ -156,7 +156,7 @@ def test_a_shard_that_lacks_the_newest_rows_spoils_the_newest_commit_alone(run: 
     before = memory_after(2)
     with make_store(run.parent, "older") as store:
         commit(store, before, 1)
-    shard = ARRAYS / "value" / "c" / "1" / "0"
+    shard = ARRAYS / "value" / "c.1.0"
     shutil.copy(run.parent / "older" / shard, run / shard)
     (damage,) = verify(run).damage
     assert damage.problem == "is damaged (its rows are not those that were committed)"
@@ -270,16 +270,16 @@ def test_damage_in_the_log_is_said_when_a_run_goes_on(run: Path) -> None:
 
 
 def test_what_no_commit_survives_cannot_be_repaired_and_is_left_alone(run: Path) -> None:
-    flip(run / ARRAYS / "key" / "c" / "0" / "0", 100, 1)
+    flip(run / ARRAYS / "key" / "c.0.0", 100, 1)
     before = snapshot(run, folders=False)
     result = repair(run)
     assert result.done == ()
     assert result.after.newest_whole is None
-    assert named(result.after) == [str(ARRAYS / "key" / "c" / "0" / "0")]
+    assert named(result.after) == [str(ARRAYS / "key" / "c.0.0")]
     after = snapshot(run, folders=False)
     del before["lock"], after["lock"]
     assert after == before
-    flip(run / ARRAYS / "key" / "c" / "0" / "0", 100, 1)
+    flip(run / ARRAYS / "key" / "c.0.0", 100, 1)
     flip(run / "scenario.json", 3, 1)
     assert repair(run).after.newest_whole is None
 
