@@ -33,9 +33,8 @@ from .json_lines import to_json
 from .learn import Options
 from .live import can_draw
 from .output import Output, output_code
-from .plot import bar, styled
 from .signals import StopSignals
-from .tables import LiveView, columns_of_screen, lines_of, table
+from .tables import LiveView, columns_of_screen, lines_of, note, progress_line, table
 
 __all__ = ["compare", "metric_text"]
 
@@ -206,19 +205,16 @@ class _Live:
     def close(self) -> None:
         self._view.close()
 
-    def _picture(self, width: int) -> RenderableType:
+    def _picture(self, width: int, unicode: bool) -> RenderableType:
         started, progress = self._shown.started, self._shown.progress
         if started is None or progress is None:
-            return styled("starting ...")
+            return note("starting ...")
         share = progress.position / max(1, progress.total_samples)
         facts = f"{count(progress.position)}/{count(progress.total_samples)}"
         if progress.testing is not None:
             facts = clean(f"testing {progress.testing}")
         facts = f"{facts}  {span(progress.seconds)}"
-        done, rest = bar(share, max(6, width - len(facts) - 2))
-        line = styled(done, "green")
-        line.append(rest, "dim")
-        line.append(f"  {facts}")
+        line = progress_line(share, facts, width, unicode)
         metrics = _metrics(list(progress.values.values()))
         rows = [
             (

@@ -35,9 +35,8 @@ from .json_lines import to_json
 from .learn import Options
 from .live import can_draw
 from .output import Output, output_code
-from .plot import bar, styled
 from .signals import StopSignals
-from .tables import LiveView, columns_of_screen, lines_of, table
+from .tables import LiveView, columns_of_screen, lines_of, note, progress_line, table
 
 __all__ = ["Choices", "sweep"]
 
@@ -226,12 +225,9 @@ class _Live:
     def close(self) -> None:
         self._view.close()
 
-    def _picture(self, width: int) -> RenderableType:
+    def _picture(self, width: int, unicode: bool) -> RenderableType:
         facts = f"{count(self._done)}/{count(self._cells)} runs"
-        done, rest = bar(self._done / self._cells, max(6, width - len(facts) - 2))
-        line = styled(done, "green")
-        line.append(rest, "dim")
-        line.append(f"  {facts}")
+        line = progress_line(self._done / self._cells, facts, width, unicode)
         rows = []
         for cell, progress in self._going.items():
             if progress is None:
@@ -240,8 +236,7 @@ class _Live:
                 share = progress.position / max(1, progress.total_samples or 0)
                 rows.append((cell, percent(share, 1), _figures(progress.values)))
         parts: list[RenderableType] = [line, table(("run", "", ""), rows, left=("run",))]
-        notes = [note for note in (self._last, self._stopping) if note]
-        return Group(*parts, *(styled(clean(note), "dim") for note in notes))
+        return Group(*parts, *(note(text) for text in (self._last, self._stopping) if text))
 
 
 def _say_stopping(name: str) -> None:

@@ -9,15 +9,17 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from rich.cells import cell_len
 from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
 from .format import clean
-from .live import can_draw
+from .live import can_draw, speaks_unicode
+from .plot import bar
 
-__all__ = ["LiveView", "columns_of_screen", "lines_of", "table"]
+__all__ = ["LiveView", "columns_of_screen", "lines_of", "note", "progress_line", "table"]
 
 _PAUSE = 0.25
 
@@ -61,17 +63,30 @@ def lines_of(drawn: RenderableType, width: int | None = None) -> list[str]:
     return [line.rstrip() for line in file.getvalue().splitlines()]
 
 
+def progress_line(share: float, facts: str, width: int, unicode: bool = True) -> Text:
+    """A bar, and at its right what it means, in one line."""
+    facts = clean(facts)
+    done, rest = bar(share, max(6, width - cell_len(facts) - 2), unicode)
+    line = Text(no_wrap=True).append(done, "green").append(rest, "dim")
+    return line.append(f"  {facts}")
+
+
+def note(text: str) -> Text:
+    """A line that matters less."""
+    return Text(clean(text), "dim")
+
+
 class LiveView:
     """A picture below the cursor that is drawn anew at most four times a second, and then goes.
 
     Args:
-        picture: what to draw, for a width.
+        picture: what to draw, for a width, and whether anything but ASCII may be used.
         clock: a monotonic clock in seconds.
     """
 
     def __init__(
         self,
-        picture: Callable[[int], RenderableType],
+        picture: Callable[[int, bool], RenderableType],
         console: Console | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
@@ -113,7 +128,8 @@ class LiveView:
     def _draw(self) -> None:
         if not self._console.is_terminal:
             raise OSError(errno.EIO, "the terminal went away")
-        self._live.update(self._picture(self._console.size.width), refresh=True)
+        picture = self._picture(self._console.size.width, speaks_unicode(self._console))
+        self._live.update(picture, refresh=True)
 
     def _attempt(self, action: Callable[[], Any]) -> None:
         """A terminal that went away ends the drawing; whoever drives it decides what that means."""

@@ -5,6 +5,7 @@ import itertools
 import json
 import os
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -112,9 +113,9 @@ def _sorted_out(
             continue
         if "" in values:
             raise ConfigError(f"{word} has an empty value; leave out the comma too many")
-        for one in values:
-            if values.count(one) > 1:
-                raise ConfigError(f"{word} has {one} twice; give each value once")
+        if len(set(values)) < len(values):
+            twice = Counter(values).most_common(1)[0][0]
+            raise ConfigError(f"{word} has {twice} twice; give each value once")
         if key in axes:
             raise ConfigError(f"{key} has two lists; put all of its values into one")
         axes[key] = tuple(values)
