@@ -192,7 +192,7 @@ def sweep(
         typer.Option(
             "--metric",
             metavar="NAME",
-            help="Sort by this: test_accuracy, prequential_accuracy, windowed_accuracy, test_loss.",
+            help="Sort by this figure, such as prequential_accuracy; the test's if there is none.",
             show_default=False,
         ),
     ] = None,

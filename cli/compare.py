@@ -71,6 +71,7 @@ def compare(
 
         signals.attach(stop, display.restore)
         display.open()
+        output = Output(sys.stdout)
         try:
             for event in comparison.events():
                 shown.take(event)
@@ -79,11 +80,17 @@ def compare(
                     comparison.request_stop("SIGPIPE")
         finally:
             display.close()
-            _report(shown, display, picture, options)
+            if not options.json and display.failed is None:
+                for line in _tables(shown, columns_of_screen()):
+                    output.line(line)
+            if picture is not None and shown.started is not None and shown.results:
+                write_picture(picture, shown.results, _title(shown), shown.started.window)
+                if not options.json and not options.quiet:
+                    output.line(clean(f"curves in {picture}"))
         if signals.received is not None:
             return signals.exit_code
-        if display.failed is not None:
-            return output_code(display.failed)
+        if display.failed is not None or output.failed is not None:
+            return output_code(display.failed or output.failed)
         if shown.over is not None and not shown.over.finished:
             raise RunStateError(
                 f"none of the {len(shown.results)} learners came to the end; each one's reason is "
@@ -279,20 +286,6 @@ def _metrics(values: Sequence[dict[str, float]]) -> list[Metric]:
     ]
 
 
-def _report(shown: _Shown, display: _Display, picture: Path | None, options: Options) -> None:
-    """The tables, and the picture, of what there is."""
-    if not shown.results or shown.started is None:
-        return
-    output = Output(sys.stdout)
-    if not options.json and display.failed is None:
-        for line in _tables(shown, columns_of_screen()):
-            output.line(line)
-    if picture is not None:
-        write_picture(picture, shown.results, _title(shown), shown.started.window)
-        if not options.json and not options.quiet:
-            output.line(clean(f"curves in {picture}"))
-
-
 def _title(shown: _Shown) -> str:
     started, over = shown.started, shown.over
     if started is None or over is None:
@@ -304,7 +297,7 @@ def _title(shown: _Shown) -> str:
 def _tables(shown: _Shown, width: int) -> list[str]:
     """The results as lines: one table where it fits, else accuracies above costs; then notes."""
     results, over, started = shown.results, shown.over, shown.started
-    if over is None or started is None:
+    if over is None or started is None or not results:
         return []
     metrics = _metrics([result.values for result in results])
     equal = results[0].equal_bytes

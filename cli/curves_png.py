@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from streamlearn.errors import ConfigError
 from streamlearn.scenarios.compare import LearnerResult
+from streamlearn.scenarios.metrics import METRICS
 from streamlearn.storage import files
 
 from .format import clean, size
@@ -58,7 +59,7 @@ def write_picture(path: Path, results: Sequence[LearnerResult], title: str, wind
     left, right = figure.subplots(1, 2, sharey=True)
     figure.suptitle(_plain(title))
     shown = [result for result in results if result.curve]
-    share = all(result.curve_of.endswith("accuracy") for result in shown)
+    share = all(METRICS[result.curve_of].unit == "share" for result in shown)
     settled: list[float] = []
     for index, result in enumerate(shown):
         style = _STYLES[index // 10 % len(_STYLES)]

@@ -214,7 +214,7 @@ class _Live:
                 self._last = _describe(event, self._cells)
             case _:
                 pass
-        self._view.tick()
+        self._view.tick(at_once=not isinstance(event, CellProgress))
 
     def stopping(self, name: str) -> None:
         self._stopping = f"{name}: every run saves a checkpoint and stops; again stops at once"
@@ -235,7 +235,9 @@ class _Live:
             else:
                 share = progress.position / max(1, progress.total_samples or 0)
                 rows.append((cell, percent(share, 1), _figures(progress.values)))
-        parts: list[RenderableType] = [line, table(("run", "", ""), rows, left=("run",))]
+        parts: list[RenderableType] = [line]
+        if rows:
+            parts.append(table(("run", "", ""), rows, left=("run",)))
         return Group(*parts, *(note(text) for text in (self._last, self._stopping) if text))
 
 

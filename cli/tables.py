@@ -108,9 +108,9 @@ class LiveView:
         """Begin to draw."""
         self._attempt(self._live.start)
 
-    def tick(self) -> None:
-        """Draw if it is time to."""
-        if self._clock() >= self._next:
+    def tick(self, *, at_once: bool = False) -> None:
+        """Draw if it is time to, or at once what seldom changes."""
+        if at_once or self._clock() >= self._next:
             self._attempt(self._draw)
             self._next = self._clock() + _PAUSE
 

@@ -22,6 +22,7 @@ class Metric:
     name: in a run's summary. title: of a column, short. source, field: the event that has it, and
     its name there. unit: a share is shown in percent. higher_is_better: otherwise lower is.
     in_table: whether a table of a terminal has a column for it; JSON has them all.
+    in_curve: whether learning curves may show it.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Metric:
     unit: Literal["share", "number"] = "share"
     higher_is_better: bool = True
     in_table: bool = True
+    in_curve: bool = False
 
     def sort_key(self, value: float | None) -> tuple[bool, float]:
         """A key that puts the best first and what is missing last."""
@@ -44,13 +46,13 @@ METRICS: dict[str, Metric] = {
     for metric in (
         Metric("test_accuracy", "test", "tested", "accuracy"),
         Metric("prequential_accuracy", "preq.", "progress", "accuracy"),
-        Metric("windowed_accuracy", "window", "progress", "windowed_accuracy"),
+        Metric("windowed_accuracy", "window", "progress", "windowed_accuracy", in_curve=True),
         Metric("test_loss", "test loss", "tested", "loss", "number", False, in_table=False),
     )
 }
 """In the order in which they decide: a table is sorted by the first one that there is."""
 
-CURVES: tuple[str, ...] = ("windowed_accuracy",)
+CURVES = tuple(metric.name for metric in METRICS.values() if metric.in_curve)
 """What learning curves show: the first of these that there is."""
 
 
