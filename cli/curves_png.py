@@ -61,10 +61,12 @@ def write_picture(path: Path, results: Sequence[LearnerResult], title: str, wind
     shown = [result for result in results if result.curve]
     share = all(METRICS[result.curve_of].unit == "share" for result in shown)
     settled: list[float] = []
+    first = 0.05 * max((result.curve[-1][0] for result in shown), default=0)
     for index, result in enumerate(shown):
         style = _STYLES[index // 10 % len(_STYLES)]
         points = [(x, 100 * y if share else y, held) for x, y, held in result.curve]
-        settled += _settled([y for _, y, _ in points])
+        # The very first samples swing between all and nothing, and would flatten all that follows.
+        settled += [y for x, y, _ in points if x >= first]
         label = _plain(result.learner) + (" (failed)" if result.state == "failed" else "")
         left.plot([x for x, _, _ in points], [y for _, y, _ in points], style, label=label)
         grown = [(held, y) for _, y, held in points if held > 0]
@@ -101,11 +103,6 @@ def _finish(left: "Axes", right: "Axes", values: Sequence[float]) -> None:
     right.xaxis.set_major_formatter(lambda value, _: size(value))
     for axes in (left, right):
         axes.grid(alpha=0.3)
-
-
-def _settled(values: list[float]) -> list[float]:
-    """Without the very first samples, which swing between all and nothing."""
-    return values[len(values) // 20 :]
 
 
 def _plain(text: str) -> str:
