@@ -114,6 +114,121 @@ def resume(
 
 
 @app.command()
+def compare(
+    words: Words = None,
+    learner: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--learner",
+            "-l",
+            metavar="TEXT",
+            help="A learner's words, 'NAME: KEY=VALUE ...' or a kind such as knn; once for each.",
+            show_default=False,
+        ),
+    ] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(
+            "--png",
+            "-o",
+            metavar="FILE",
+            help="Draw the learning curves to this file (needs matplotlib).",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
+) -> int:
+    """Let several learners learn one stream, in the same order and the same batches.
+
+    The words are common to all, and each --learner lays its own over them.
+
+    Samples, order and batches (data, seed, learner.batch) cannot differ: each batch is read once.
+
+    Seconds and bytes are each learner's own, bytes without the encoder.
+
+    At equal bytes: the windowed accuracy when a learner last took no more than the smallest one.
+
+    (That one at its end, or the smallest size that each of them once had, if that is more.)
+
+    A learner that fails is left out from there on. Nothing is kept.
+    """
+    from .compare import compare as show
+    from .learn import Options
+
+    return show(words or [], learner or [], png, Options(json, plain, quiet))
+
+
+@app.command()
+def sweep(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE[,VALUE]...]... | DIR",
+            help="Settings, some with lists, as in layer.kappa=1,3 seed=0,1,2; or the folder of a "
+            "sweep, to see its table.",
+            autocompletion=complete_word,
+            show_default=False,
+        ),
+    ] = None,
+    folder: Annotated[
+        str | None,
+        typer.Option(
+            "--dir",
+            metavar="DIR",
+            help="The sweep's folder; without it one in 'sweeps', the same for the same words.",
+            show_default=False,
+        ),
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option("--jobs", "-j", metavar="N", min=1, help="Runs at a time.")
+    ] = 1,
+    retry: Annotated[
+        bool, typer.Option("--retry", help="Run those again, too, that failed.")
+    ] = False,
+    metric: Annotated[
+        str | None,
+        typer.Option(
+            "--metric",
+            metavar="NAME",
+            help="Sort by this figure, such as prequential_accuracy; the test's if there is none.",
+            show_default=False,
+        ),
+    ] = None,
+    csv: Annotated[
+        Path | None,
+        typer.Option(
+            "--csv", metavar="FILE", help="Write the table to this file.", show_default=False
+        ),
+    ] = None,
+    json: Json = False,
+    plain: Plain = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run a grid: every combination of the values of words with several, as layer.kappa=1,3.
+
+    Each combination is a run of its own, in a process of its own, in the sweep's folder.
+
+    The same words again go on: finished runs stay, others are resumed, failed ones with --retry.
+
+    A value in quotes or brackets is one value, whatever commas it has.
+
+    With --jobs N each run computes with an equal share of the processors (OMP_NUM_THREADS).
+
+    With several seeds there is also the mean and the standard deviation over them.
+
+    Ctrl-C lets every run save a checkpoint and stop.
+    """
+    from .learn import Options
+    from .sweep import Choices
+    from .sweep import sweep as start
+
+    choices = Choices(folder, jobs, retry, metric, csv)
+    return start(words or [], choices, Options(json, plain, quiet))
+
+
+@app.command()
 def scenarios(json: Json = False) -> int:
     """List the built-in scenarios."""
     from .listing import list_scenarios

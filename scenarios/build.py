@@ -14,7 +14,7 @@ from streamlearn.vit import patches_of
 
 from .schema import Scenario
 
-__all__ = ["Parts", "build_loop", "open_splits"]
+__all__ = ["Parts", "build_loop", "build_stream", "open_splits"]
 
 
 class Parts(NamedTuple):
@@ -39,9 +39,9 @@ def open_splits(scenario: Scenario) -> Splits:
     )
 
 
-def build_loop(scenario: Scenario, splits: Splits) -> Parts:
-    """A new learner over the scenario's stream, at its beginning."""
-    stream = Stream(
+def build_stream(scenario: Scenario, splits: Splits) -> Stream:
+    """The scenario's stream, at its beginning."""
+    return Stream(
         splits.train,
         order=scenario.data.order,
         seed=scenario.seed,
@@ -49,6 +49,12 @@ def build_loop(scenario: Scenario, splits: Splits) -> Parts:
         epochs=scenario.data.epochs,
         augment=scenario.data.augment,
     )
+
+
+def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None) -> Parts:
+    """A new learner over a stream, the scenario's at its beginning if none is given."""
+    if stream is None:
+        stream = build_stream(scenario, splits)
     settings = _settled(scenario.learner_settings(), len(stream))
     _check_images(settings, splits.train.feature_shape)
     learner = Learner(splits.train.classes, settings)

@@ -15,7 +15,7 @@ from streamlearn.sections import explain
 from .catalogue import DEFAULT, catalogue, read_scenario_file
 from .schema import Scenario
 
-__all__ = ["RESUMABLE", "expanded", "override", "resolve", "scenario_from"]
+__all__ = ["RESUMABLE", "expanded", "load_tables", "override", "resolve", "scenario_from", "split"]
 
 RESUMABLE = (
     "checkpoint.every_seconds",
@@ -44,9 +44,9 @@ def resolve(words: Sequence[str]) -> Scenario:
         ConfigError: an unknown scenario or key, with the nearest right one, or a value of the wrong
             type or range.
     """
-    pairs = [_split(word) for word in words]
+    pairs = [split(word) for word in words]
     chosen = [value for key, value in pairs if key == "scenario"]
-    tables = _load(chosen[-1] if chosen else DEFAULT)
+    tables = load_tables(chosen[-1] if chosen else DEFAULT)
     _apply(tables, [pair for pair in pairs if pair[0] != "scenario"])
     scenario = scenario_from(tables)
     _refuse_unused(scenario, pairs)
@@ -59,7 +59,7 @@ def override(scenario: Mapping[str, Any], words: Sequence[str]) -> Scenario:
     Raises:
         ConfigError: a change that the result would depend on, or a wrong value.
     """
-    pairs = [_split(word) for word in words]
+    pairs = [split(word) for word in words]
     for key, _ in pairs:
         if key not in RESUMABLE:
             raise ConfigError(
@@ -83,7 +83,12 @@ def scenario_from(tables: Mapping[str, Any]) -> Scenario:
         raise ConfigError(explain(error, Scenario)) from None
 
 
-def _split(word: str) -> tuple[str, str]:
+def split(word: str) -> tuple[str, str]:
+    """The key and the value of a word.
+
+    Raises:
+        ConfigError: it is no key=value.
+    """
     key, equals, value = word.partition("=")
     if not equals or not key:
         names = [entry.name for entry in catalogue()]
@@ -95,8 +100,12 @@ def _split(word: str) -> tuple[str, str]:
     return key.strip(), value
 
 
-def _load(name: str) -> dict[str, Any]:
-    """The tables of a built-in scenario by name, or of a file by path."""
+def load_tables(name: str) -> dict[str, Any]:
+    """The tables of a built-in scenario by name, or of a file by path.
+
+    Raises:
+        ConfigError: there is neither, or the file cannot be read.
+    """
     entries = {entry.name: entry for entry in catalogue()}
     if name in entries:
         return {**read_scenario_file(entries[name].path), "name": name}

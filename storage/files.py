@@ -40,6 +40,7 @@ __all__ = [
     "tree_bytes",
     "truncate",
     "write_all",
+    "write_whole",
 ]
 
 _REMEDIES = {
@@ -185,6 +186,29 @@ def sync_directory(path: Path) -> None:
             sync(descriptor)
         finally:
             os.close(descriptor)
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file of its own so that a crash leaves the old one or the new one, never a part.
+
+    Raises:
+        StorageError: the system refused; the old file is as it was.
+    """
+    part = path.with_name(f".{path.name[:200]}.{os.getpid()}.part")
+    with translated("write", path):
+        try:
+            descriptor = open_file(part, empty=True)
+            try:
+                write_all(descriptor, data)
+                sync(descriptor)
+            finally:
+                os.close(descriptor)
+            rename(part, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                remove(part)
+            raise
+    sync_directory(path.parent)
 
 
 def read_bytes(path: RunPath) -> bytes:
