@@ -21,9 +21,9 @@ from .support import (
 
 KEEP = 2
 PARTS = 6
-"""0 and 1: commits with new rows, 1 with a block that a thread wrote ahead. 2: one with changed and dropped rows as well. 3: going back to 1.
-4: a commit with new, changed and dropped rows, a full block of which was written ahead. 5: the dead
-rows are left out."""
+"""0 and 1: commits with new rows, 1 with a block that a thread wrote ahead. 2: one with changed and
+dropped rows as well. 3: going back to 1. 4: a commit with new, changed and dropped rows, a full
+block of which was written ahead. 5: the dead rows are left out."""
 
 STEPS = (0, 1, 2, 1, 9, 9)
 """The step of the newest commit after each part."""
