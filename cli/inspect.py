@@ -131,7 +131,7 @@ def _value(name: str, value: Any) -> str:
 
 
 def _table(layers: list[dict[str, Any]]) -> list[str]:
-    head = ("layer", "tuples", "bytes", "dtype", "a tuple", "blocks", "shards")
+    head = ("layer", "tuples", "bytes", "dtype", "a tuple", "blocks", "rows a block")
     rows = [
         (
             clean(layer["name"]),
@@ -139,8 +139,8 @@ def _table(layers: list[dict[str, Any]]) -> list[str]:
             size(layer["bytes"]),
             layer["dtype"],
             size(layer["row_bytes"]),
-            f"{count(layer['blocks'])} of {count(layer['block_rows'])}",
-            count(layer["shards"]),
+            count(layer["blocks"]),
+            count(layer["block_rows"]),
         )
         for layer in layers
     ]

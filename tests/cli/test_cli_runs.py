@@ -74,7 +74,7 @@ def test_inspect_shows_each_layer_and_what_the_commit_says(
         "prequential accuracy  69.34%",
         "test accuracy         -",
         "float32",
-        "2 of 512",
+        "rows a block",
         f"resume with: streamlearn resume {path}",
     ):
         assert fact in text
