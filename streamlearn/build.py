@@ -28,7 +28,8 @@ from streamlearn.layers import (
     UnweightedSoftmax,
     WeightedSoftmax,
 )
-from streamlearn.losses import LOSSES
+from streamlearn.losses import Loss
+from streamlearn.errors import ConfigError
 from streamlearn.memory import Memory, accumulation_dtype
 from streamlearn.models import (
     DiscriminantModel,
@@ -40,6 +41,7 @@ from streamlearn.models import (
     NetworkModel,
     NormalisedModel,
     RidgeModel,
+    ScaledModel,
     Schedule,
 )
 from streamlearn.networks import ResNetMLP
@@ -59,10 +61,47 @@ from streamlearn.settings import (
     UnweightedSettings,
     ViTSettings,
 )
+from streamlearn.tasks import Outputs, Task
 from streamlearn.tiers import Tiers
 from streamlearn.vit import Attention, VisionTransformer, VisionTransformerBlock, patches_of
 
-__all__ = ["build_encoder", "build_growth", "build_model", "build_network", "build_tiers"]
+__all__ = [
+    "build_encoder",
+    "build_growth",
+    "build_model",
+    "build_network",
+    "build_tiers",
+    "check_task",
+]
+
+_CLASSIFIERS = ("discriminant", "features")
+
+
+def check_task(settings: LearnerSettings, task: Task) -> None:
+    """Refuse settings that do not fit what targets are, before anything is learnt.
+
+    Raises:
+        ConfigError: a setting of classifiers for a regression, or the other way round.
+    """
+    chosen = settings.learner
+    task.loss(chosen.loss)
+    if not isinstance(task, Outputs):
+        if chosen.scale_targets:
+            raise ConfigError(
+                "learner.scale_targets=true means nothing for targets that are classes; leave it "
+                "out"
+            )
+        return
+    if chosen.kind in _CLASSIFIERS:
+        raise ConfigError(
+            f"learner={chosen.kind} only knows classes, but the targets are numbers; choose "
+            "learner=growing, parametric, ridge, kernel or knn"
+        )
+    if chosen.cold_start == "chance":
+        raise ConfigError(
+            "learner.cold_start=chance means nothing for targets that are numbers, whose running "
+            "mean is the answer until the encoder is fitted; leave it out"
+        )
 
 
 def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
@@ -244,7 +283,7 @@ def _growing(modules: Iterable[nn.Module]) -> list[GrowingLayer]:
 def build_model(
     settings: LearnerSettings,
     width: int,
-    classes: int,
+    task: Task,
     hardware: Hardware,
     tiers: Tiers,
     shape: tuple[int, ...] | None = None,
@@ -254,8 +293,24 @@ def build_model(
     Raises:
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
+    loss = task.loss(settings.learner.loss)
+    model = _unscaled_model(settings, width, task.width, loss, hardware, tiers, shape)
+    if isinstance(task, Outputs) and settings.learner.scale_targets is not False:
+        return ScaledModel(model, task.width, loss)
+    return model
+
+
+def _unscaled_model(
+    settings: LearnerSettings,
+    width: int,
+    classes: int,
+    loss: Loss,
+    hardware: Hardware,
+    tiers: Tiers,
+    shape: tuple[int, ...] | None,
+) -> Model:
+    """A model of targets as they are."""
     chosen = settings.learner
-    loss = LOSSES[chosen.loss]
     if isinstance(chosen, (GrowingSettings, ParametricSettings)):
         network = build_network(settings, width, classes, hardware, tiers, shape)
         growth = build_growth(settings, network)
@@ -267,7 +322,7 @@ def build_model(
         return NetworkModel(
             network, loss, growth=growth, optimizer=optimizer, schedule=schedule, update=update
         )
-    model = _plain_model(settings, chosen, width, classes, hardware, tiers)
+    model = _plain_model(settings, chosen, width, classes, loss, hardware, tiers)
     return NormalisedModel(model) if chosen.normalise else model
 
 
@@ -276,13 +331,13 @@ def _plain_model(
     chosen: KNNSettings | RidgeSettings | DiscriminantSettings | KernelSettings | FeaturesSettings,
     width: int,
     classes: int,
+    loss: Loss,
     hardware: Hardware,
     tiers: Tiers,
 ) -> Model:
     """A model that is no network."""
-    loss = LOSSES[chosen.loss]
     if isinstance(chosen, (KNNSettings, KernelSettings)):
-        return _over_samples(settings, chosen, width, classes, hardware, tiers)
+        return _over_samples(settings, chosen, width, classes, loss, hardware, tiers)
     device = hardware.device
     if isinstance(chosen, RidgeSettings):
         return RidgeModel(
@@ -317,16 +372,17 @@ def _over_samples(
     chosen: KNNSettings | KernelSettings,
     width: int,
     classes: int,
+    loss: Loss,
     hardware: Hardware,
     tiers: Tiers,
 ) -> Model:
     """A model whose memory holds the samples themselves."""
-    loss = LOSSES[chosen.loss]
-    near = isinstance(chosen, KNNSettings)
+    near = isinstance(chosen, KNNSettings) and not loss.values
     memory = Memory(
         width,
         classes,
-        # A kernel machine's coefficients belong to the codes as they were, not as rounded.
+        # A kernel machine's coefficients belong to the codes as they were, not as rounded, and
+        # rounding would spoil values, where classes are exact.
         dtype=hardware.dtype if near else accumulation_dtype(hardware.dtype),
         device=hardware.device,
         block_rows=settings.memory.block_rows,

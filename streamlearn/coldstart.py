@@ -11,7 +11,7 @@ from streamlearn.networks import rms_norm
 from streamlearn.optim import FunctionalSGD
 from streamlearn.state import StateTree
 
-__all__ = ["ColdStart"]
+__all__ = ["ColdStart", "RunningMean"]
 
 _SIDE = 8
 _KAPPA = 6.0
@@ -40,7 +40,7 @@ class ColdStart:
         if self.layer is None:
             return torch.full((len(features), self.classes), 1.0 / self.classes)
         with torch.no_grad():
-            return self.loss.probabilities(self.layer(self._codes(_reduce(features))))
+            return self.loss.answers(self.layer(self._codes(_reduce(features))))
 
     def learn(self, features: Tensor, targets: Tensor) -> None:
         """Learn a batch that was scored."""
@@ -107,6 +107,37 @@ class ColdStart:
             if self.layer is not None and self.optimizer is not None:
                 self.layer.set_extra_state(state["layer"])
                 self.optimizer.load_state_dict(state["optimizer"])
+
+
+class RunningMean:
+    """The mean of all targets so far: what a regression says before its encoder is fitted.
+
+    Args:
+        width: K, numbers of a target.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.count = 0
+        self.mean = torch.zeros(width, dtype=torch.float64)
+
+    def predict(self, features: Tensor) -> Tensor:
+        """The mean for every sample, (B, K); zeros before anything was learnt."""
+        return self.mean.repeat(len(features), 1)
+
+    def learn(self, features: Tensor, targets: Tensor) -> None:
+        """Take in the targets (B, K) of a batch that was scored."""
+        self.count += len(targets)
+        if self.count:
+            self.mean += (targets - self.mean).sum(0) / self.count
+
+    def state_dict(self) -> StateTree:
+        """Count and mean."""
+        return {"count": self.count, "mean": self.mean.clone()}
+
+    def load_state_dict(self, state: StateTree) -> None:
+        """Restore both."""
+        self.count = int(state["count"])
+        self.mean = state["mean"].clone()
 
 
 def _reduce(features: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from pydantic import Field, model_validator
 
 from streamlearn.hardware import DeviceName, DtypeName
 from streamlearn.losses import LossName
-from streamlearn.sections import OptionalFloat, OptionalInt, Settings
+from streamlearn.sections import OptionalBool, OptionalFloat, OptionalInt, Settings
 
 __all__ = [
     "COMMON",
@@ -28,7 +28,14 @@ class TrainingSettings(Settings):
     """What learners of every kind share: batches, loss and hardware."""
 
     batch: int = Field(64, ge=1, le=65536, description="samples scored, then learnt, at once")
-    loss: LossName = "cross_entropy"
+    loss: LossName = Field(
+        "auto", description="auto: cross-entropy for classes, squared error for numbers"
+    )
+    scale_targets: OptionalBool = Field(
+        None,
+        description="standardise targets that are numbers by those that the encoder is fitted on; "
+        "none: true for such targets",
+    )
     dtype: DtypeName = Field("auto", description="of keys and values; auto: bfloat16 where fast")
     device: DeviceName = "auto"
     cold_start: Literal["online", "chance"] = Field(
@@ -147,7 +154,7 @@ class PlainSettings(TrainingSettings):
 
 
 class KNNSettings(PlainSettings):
-    """The k nearest of all samples so far vote."""
+    """The k nearest of all samples so far vote, or their values are averaged."""
 
     kind: Literal["knn"] = "knn"
     k: int = Field(15, ge=1, le=4096, description="neighbours that vote")
@@ -175,7 +182,7 @@ class KNNSettings(PlainSettings):
 
 
 class RidgeSettings(PlainSettings):
-    """Exact ridge regression on classes, from sums over all samples so far."""
+    """Exact ridge regression, on classes or numbers, from sums over all samples so far."""
 
     kind: Literal["ridge"] = "ridge"
     regularisation: float = Field(1.0, gt=0, description="λ, added to the sum of squares")

@@ -1,7 +1,6 @@
 """The learner: encoder, cold start and model behind predict, learn, save and load."""
 
 import contextlib
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -10,25 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamlearn.bits import to_bits
-from streamlearn.build import build_encoder, build_model, build_tiers
-from streamlearn.coldstart import ColdStart
+from streamlearn.build import build_encoder, build_model, build_tiers, check_task
+from streamlearn.coldstart import ColdStart, RunningMean
 from streamlearn.encoders import Encoder
 from streamlearn.encoders.base import as_float
-from streamlearn.errors import (
-    ConfigError,
-    FormatError,
-    NotFiniteError,
-    ShapeError,
-    StreamlearnError,
-)
-from streamlearn.files import read_learner_file, write_learner_file
+from streamlearn.errors import ConfigError, FormatError, NotFiniteError, ShapeError
 from streamlearn.hardware import DeviceName, resolve_hardware
-from streamlearn.losses import LOSSES
 from streamlearn.memory import Memory
-from streamlearn.models import Model, NetworkModel, Scores
+from streamlearn.models import Model, NetworkModel, ScaledModel, Scores
+from streamlearn.saving import read_learner, write_learner
 from streamlearn.settings import LearnerSettings, settings_of
-from streamlearn.state import StateTree, flatten, unflatten
+from streamlearn.state import StateTree
+from streamlearn.tasks import Classes, Outputs, Task, task_from
 
 __all__ = ["Learner", "Scores"]
 
@@ -36,14 +28,15 @@ _PREDICT_ROWS = 256
 
 
 class Learner:
-    """A classifier that learns each sample once: an encoder, and a model over its codes.
+    """What learns each sample once, classes or numbers: an encoder, and a model over its codes.
 
     Args:
-        classes: their number, or their names in the order of the targets' indices.
+        classes: their number, or their names in the order of the targets' indices; or a `Task`.
         settings: all settings at once; or as keyword arguments by section, such as
             `encoder="pca"`, `network={"hidden": 2}`, `layer={"kind": "rbf", "gamma": 2}`, `seed=3`.
         encoder: settings of a built-in encoder, or an encoder of one's own (a `ModuleEncoder`
             around any torch module, say), which must be given again to `load`.
+        outputs: numbers of a target, for a regression, instead of classes.
 
     The first `encoder.fit` samples are held back: each is scored online by a small learner of its
     own, then the encoder is fitted on them and they are learnt in their order. `flush` does so
@@ -52,9 +45,10 @@ class Learner:
 
     def __init__(
         self,
-        classes: int | Sequence[str],
+        classes: int | Sequence[str] | Task | None = None,
         settings: LearnerSettings | None = None,
         *,
+        outputs: int | None = None,
         encoder: Encoder | Mapping[str, Any] | str | None = None,
         **sections: Any,
     ) -> None:
@@ -66,28 +60,27 @@ class Learner:
         elif sections or (encoder is not None and own is None):
             raise ConfigError("give settings or sections such as layer=…, not both")
         self.settings = settings
-        names = [str(index) for index in range(classes)] if isinstance(classes, int) else classes
-        self.classes = tuple(names)
-        if len(self.classes) < 2:
-            raise ConfigError(
-                f"a classifier needs at least 2 classes but was given {len(self.classes)}; "
-                "look at the data's labels"
-            )
-        if len(set(self.classes)) != len(self.classes):
-            twice = next(name for name in self.classes if self.classes.count(name) > 1)
-            raise ConfigError(f"class {twice!r} is there twice; give each class one name")
+        self.task = task_from(classes, outputs)
+        check_task(settings, self.task)
         self.hardware = resolve_hardware(self.settings.learner.device, self.settings.learner.dtype)
-        self.loss = LOSSES[self.settings.learner.loss]
+        self.loss = self.task.loss(settings.learner.loss)
         self.encoder = own or build_encoder(self.settings, self.hardware)
         self.tiers = build_tiers(settings, self.hardware)
         self.model: Model | None = None
         self.samples = 0
         self.input_shape: tuple[int, ...] | None = None
         self._held: list[tuple[Tensor, Tensor, Tensor | None]] = []
-        self._cold: ColdStart | None = self._new_cold_start()
+        self._cold: ColdStart | RunningMean | None = self._new_cold_start()
 
-    def _new_cold_start(self) -> ColdStart:
-        return ColdStart(len(self.classes), self.loss, self.settings.seed)
+    def _new_cold_start(self) -> ColdStart | RunningMean:
+        if isinstance(self.task, Outputs):
+            return RunningMean(self.task.width)
+        return ColdStart(self.task.width, self.loss, self.settings.seed)
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes' names; none in a regression."""
+        return self.task.names
 
     @property
     def fitted(self) -> bool:
@@ -107,20 +100,35 @@ class Learner:
     # -- predicting and learning -----------------------------------------------------------------
 
     @torch.no_grad()
-    def predict_proba(self, features: Tensor) -> Tensor:
-        """Class probabilities (B, classes), float32 on the CPU.
+    def answer(self, features: Tensor) -> Tensor:
+        """What it says of samples: class probabilities (B, classes), or values (B, outputs).
+
+        Probabilities are float32 and values float64, on the CPU.
 
         Args:
             features: (B, …) as the stream yields them: uint8 images or float vectors.
         """
         features = self._checked(features)
         if self.model is None:
-            return self._cold_scores(features)
+            return self._cold_answers(features)
         parts = []
         for start in range(0, len(features), _PREDICT_ROWS):
             codes = self.encode(features[start : start + _PREDICT_ROWS])
-            parts.append(self.model.predict_proba(codes))
-        return torch.cat(parts) if parts else torch.zeros(0, len(self.classes))
+            parts.append(self.model.answer(codes))
+        return torch.cat(parts) if parts else self.loss.blank(0, self.task.width)
+
+    def predict_proba(self, features: Tensor) -> Tensor:
+        """Class probabilities (B, classes), float32 on the CPU.
+
+        Raises:
+            ConfigError: this is a regression.
+        """
+        if not isinstance(self.task, Classes):
+            raise ConfigError(
+                "predict_proba gives probabilities of classes, but this learner answers with "
+                "numbers; call predict"
+            )
+        return self.answer(features)
 
     def linearised(self) -> contextlib.ExitStack:
         """Answer with 1 + x for e^x in every growing layer until what is returned is closed.
@@ -128,16 +136,18 @@ class Learner:
         Raises:
             ConfigError: there is no growing layer.
         """
-        if not isinstance(self.model, NetworkModel):
+        model = self.model.model if isinstance(self.model, ScaledModel) else self.model
+        if not isinstance(model, NetworkModel):
             raise ConfigError(
                 f"learner={self.settings.learner.kind} has no growing layer to linearise; leave "
                 "evaluation.linearise out"
             )
-        return self.model.linearised()
+        return model.linearised()
 
     def predict(self, features: Tensor) -> Tensor:
-        """The most probable class of each sample, (B,) int64 indices into `classes`."""
-        return self.predict_proba(features).argmax(-1)
+        """The most probable class of each sample, (B,) int64 indices, or values (B, outputs)."""
+        answers = self.answer(features)
+        return answers.argmax(-1) if isinstance(self.task, Classes) else answers
 
     def learn(
         self,
@@ -151,7 +161,8 @@ class Learner:
 
         Args:
             features: (B, …) uint8 images or float vectors, finite.
-            targets: (B,) integer indices into `classes`.
+            targets: (B,) integer indices into `classes`, or numbers (B, outputs); (B,) for one
+                output.
             index: (B,) integers that say which sample each is, each once, so that one that comes
                 again is known (`learner.revisit=update`).
             fit: fit the encoder as soon as enough samples are held back; False leaves it to
@@ -162,14 +173,14 @@ class Learner:
 
         Raises:
             ShapeError: shapes that do not fit each other or the samples before.
-            NotFiniteError: NaN or infinity in the samples, or in what would be stored; nothing was
-                learnt.
+            NotFiniteError: NaN or infinity in the samples or the targets, or in what would be
+                stored; nothing was learnt.
             ConfigError: a target outside the classes; nothing was learnt.
         """
         features = self._checked(features)
-        targets = self._checked_targets(targets, len(features))
+        targets = self.task.checked(targets, len(features))
         if len(features) == 0:
-            return Scores(torch.zeros(0, len(self.classes)), torch.zeros(0))
+            return Scores(self.loss.blank(0, self.task.width), torch.zeros(0))
         if self.model is not None:
             return self._learn(self.model, self.encode(features), targets, index)
         if self.input_shape is None:
@@ -178,14 +189,14 @@ class Learner:
         # contiguous, as they are restored: a sum's last bit can depend on the layout.
         features = features.cpu().clone(memory_format=torch.contiguous_format)
         targets = targets.cpu().clone(memory_format=torch.contiguous_format)
-        probabilities = self._cold_scores(features)
+        answers = self._cold_answers(features)
         if self._cold is not None and self.settings.learner.cold_start == "online":
             self._cold.learn(features, targets)
         self.input_shape = tuple(features.shape[1:])
         self._held.append((features, targets, None if index is None else index.cpu().clone()))
         if fit and self.ready:
             self.flush()
-        return Scores(probabilities, self.loss.of_probabilities(probabilities, targets))
+        return Scores(answers, self.loss.of_answers(answers, targets).to(torch.float32))
 
     def flush(self, pulse: Callable[[], None] = lambda: None) -> bool:
         """Fit the encoder on the samples held back so far and learn them, in their order.
@@ -217,7 +228,7 @@ class Learner:
             codes = codes.to(self.hardware.device)
             self.model = model = self._build(self.encoder.width)
             with torch.no_grad():
-                model.start(codes)
+                model.start(codes, targets)
             for start in range(0, len(codes), batch):
                 pulse()
                 rows = slice(start, start + batch)
@@ -250,16 +261,15 @@ class Learner:
                 f"{features[row].abs().max().item():g}; leave such rows out or scale them down"
             )
 
-    def _cold_scores(self, features: Tensor) -> Tensor:
+    def _cold_answers(self, features: Tensor) -> Tensor:
         if self._cold is None or self.settings.learner.cold_start == "chance":
-            return torch.full((len(features), len(self.classes)), 1.0 / len(self.classes))
+            return self.loss.blank(len(features), self.task.width)
         return self._cold.predict(features)
 
     def _build(self, width: int) -> Model:
         self.tiers = build_tiers(self.settings, self.hardware)
-        classes = len(self.classes)
         return build_model(
-            self.settings, width, classes, self.hardware, self.tiers, self.input_shape
+            self.settings, width, self.task, self.hardware, self.tiers, self.input_shape
         )
 
     def _learn(self, model: Model, codes: Tensor, targets: Tensor, index: Tensor | None) -> Scores:
@@ -287,21 +297,6 @@ class Learner:
             )
         return features.detach()
 
-    def _checked_targets(self, targets: Tensor, count: int) -> Tensor:
-        if targets.shape != (count,) or targets.is_floating_point():
-            raise ShapeError(
-                f"targets have shape {tuple(targets.shape)} and dtype {targets.dtype} but must be "
-                f"({count},) integers, one class index a sample"
-            )
-        targets = targets.to(torch.int64)
-        if count and not 0 <= int(targets.min()) <= int(targets.max()) < len(self.classes):
-            wrong = targets[(targets < 0) | (targets >= len(self.classes))][0].item()
-            raise ConfigError(
-                f"target {wrong} is outside the {len(self.classes)} classes; "
-                f"targets are indices from 0 to {len(self.classes) - 1}"
-            )
-        return targets
-
     # -- state -----------------------------------------------------------------------------------
 
     def memories(self) -> dict[str, Memory]:
@@ -316,7 +311,7 @@ class Learner:
     def state_dict(self) -> StateTree:
         """Everything but the tuples of `memories()`, which are saved by block."""
         state: StateTree = {
-            "classes": list(self.classes),
+            **self.task.state_dict(),
             "input_shape": None if self.input_shape is None else list(self.input_shape),
             "samples": self.samples,
             "encoder_type": type(self.encoder).__name__,
@@ -337,11 +332,7 @@ class Learner:
         Raises:
             FormatError: the state belongs to another learner.
         """
-        if tuple(state["classes"]) != self.classes:
-            raise FormatError(
-                f"the saved learner knows the classes {state['classes']} but this one "
-                f"{list(self.classes)}; build it with the same classes in the same order"
-            )
+        self.task.check_state(state)
         dtype = str(self.hardware.dtype).removeprefix("torch.")
         if state["dtype"] != dtype:
             raise FormatError(
@@ -376,18 +367,7 @@ class Learner:
         Raises:
             StorageError: the system refused; a file that was there before is as it was.
         """
-        path = Path(path)
-        tensors, tree = flatten(self.state_dict())
-        for name, memory in self.memories().items():
-            for index in range(memory.block_count):
-                for column, tensor in memory.host_tensors(index).items():
-                    tensors[f"memory/{name}/{index}/{column}"] = tensor
-        header = {
-            "settings": self.settings.model_dump_json(),
-            "state": json.dumps(tree),
-            "tuples": json.dumps({name: len(memory) for name, memory in self.memories().items()}),
-        }
-        write_learner_file(path, tensors, header)
+        write_learner(Path(path), self.settings, self.state_dict(), self.memories())
 
     @classmethod
     def load(
@@ -408,51 +388,8 @@ class Learner:
             DataNotFoundError: no such file.
             FormatError: not a learner, damaged, or written by a newer version.
         """
-        path = Path(path)
-        tensors, header = read_learner_file(path)
-        try:
-            return cls._rebuilt(path, header, tensors, encoder, device)
-        except StreamlearnError:
-            raise
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            reason = f"{type(error).__name__}: {error}".splitlines()[0]
-            raise FormatError(
-                f"{str(path)!r} is damaged ({reason}); fall back to a copy"
-            ) from error
 
-    @classmethod
-    def _rebuilt(
-        cls,
-        path: Path,
-        header: Mapping[str, str],
-        tensors: dict[str, Tensor],
-        encoder: Encoder | None,
-        device: DeviceName | None,
-    ) -> "Learner":
-        state = unflatten(tensors, json.loads(header["state"]))
-        settings = LearnerSettings.model_validate_json(header["settings"])
-        # "auto" may mean another dtype here than where the tuples were written.
-        chosen: dict[str, Any] = {"dtype": state["dtype"]}
-        if device is not None:
-            chosen["device"] = device
-        training = settings.learner.model_copy(update=chosen)
-        settings = settings.model_copy(update={"learner": training})
-        learner = cls(state["classes"], settings, encoder=encoder)
-        learner.load_state_dict(state)
-        counts = json.loads(header["tuples"])
-        for name, memory in learner.memories().items():
-            index = 0
-            while f"memory/{name}/{index}/key" in tensors:
-                memory.load_columns(
-                    {
-                        column: to_bits(tensors[f"memory/{name}/{index}/{column}"])
-                        for column in memory.columns()
-                    }
-                )
-                index += 1
-            if len(memory) != counts[name]:
-                raise FormatError(
-                    f"{str(path)!r} is damaged: {len(memory)} of {counts[name]} tuples of layer "
-                    f"{name!r} are there; fall back to a copy"
-                )
-        return learner
+        def make(task: Task, settings: LearnerSettings) -> "Learner":
+            return cls(task, settings, encoder=encoder)
+
+        return read_learner(Path(path), make, device)

@@ -195,7 +195,7 @@ def held_out(
         rows = dataset.read(np.arange(start, stop, dtype=np.int64))
         with learner.linearised() if linearise else contextlib.nullcontext():
             probabilities = learner.predict_proba(rows.features)
-        losses = loss.of_probabilities(probabilities, rows.targets)
+        losses = loss.of_answers(probabilities, rows.targets)
         evaluation.update(probabilities, rows.targets, losses)
         yield Testing(stop, len(dataset))
     yield Tested(

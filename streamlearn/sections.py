@@ -7,6 +7,7 @@ from typing import Annotated, Any, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 __all__ = [
+    "OptionalBool",
     "OptionalFloat",
     "OptionalInt",
     "Settings",
@@ -47,6 +48,7 @@ def none_word(value: Any) -> Any:
     return value
 
 
+OptionalBool = Annotated[bool | None, BeforeValidator(none_word)]
 OptionalFloat = Annotated[float | None, BeforeValidator(none_word)]
 OptionalInt = Annotated[int | None, BeforeValidator(none_word)]
 

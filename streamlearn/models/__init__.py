@@ -8,6 +8,7 @@ from .knn import KNNModel
 from .network import NetworkModel
 from .normalised import NormalisedModel
 from .ridge import RidgeModel
+from .scaled import ScaledModel
 from .schedule import Schedule
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "NetworkModel",
     "NormalisedModel",
     "RidgeModel",
+    "ScaledModel",
     "Schedule",
     "Scores",
 ]

@@ -15,35 +15,45 @@ __all__ = ["Model", "Scores", "scored", "tensor_bytes"]
 class Scores(NamedTuple):
     """What a learner said of a batch before it learnt from it.
 
-    probabilities: (B, classes) float32. losses: (B,) float32, each sample's own.
+    answers: (B, classes) float32 probabilities, or (B, K) float64 values in a regression.
+    losses: (B,) float32, each sample's own.
     """
 
-    probabilities: Tensor
+    answers: Tensor
     losses: Tensor
+
+    @property
+    def probabilities(self) -> Tensor:
+        """The answers of a classifier, by their own name."""
+        return self.answers
 
 
 class Model(Protocol):
-    """A classifier of codes (B, D) that learns them batch after batch.
+    """What answers to codes (B, D), and learns them batch after batch.
+
+    An answer is a row of class probabilities, or of values: see `Loss.values`.
 
     A learner stands before it: it encodes samples, checks them, and scores those that come before
     the encoder is fitted. Models of every kind are restored to the bit.
     """
 
-    def start(self, codes: Tensor) -> None:
-        """Look at the codes that the encoder was fitted on, (n, D), before any of them is learnt.
+    def start(self, codes: Tensor, targets: Tensor) -> None:
+        """Look at the samples that the encoder was fitted on, before any of them is learnt.
+
+        codes (n, D), targets as `learn` takes them.
 
         Called once for a new model and not for a restored one.
         """
 
-    def predict_proba(self, codes: Tensor) -> Tensor:
-        """Class probabilities (B, classes), float32 on the CPU, by all that was learnt so far."""
+    def answer(self, codes: Tensor) -> Tensor:
+        """The answers (B, C) by all that was learnt so far, on the CPU, as `Scores` has them."""
 
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch, then learn it.
 
         Args:
             codes: (B, D), finite, on the model's device.
-            targets: (B,) int64 class indices.
+            targets: (B,) int64 class indices, or (B, K) float64 numbers.
             index: (B,) int64, which sample each is, each once; models may use it to know a sample
                 of an earlier epoch again.
 
@@ -69,10 +79,10 @@ class Model(Protocol):
         """
 
 
-def scored(probabilities: Tensor, targets: Tensor, loss: Loss) -> Scores:
-    """Scores of probabilities (B, classes), with the loss that these have."""
-    shares = probabilities.to("cpu", torch.float32)
-    return Scores(shares, loss.of_probabilities(shares, targets.to("cpu")).to(torch.float32))
+def scored(answers: Tensor, targets: Tensor, loss: Loss) -> Scores:
+    """Scores of answers (B, C), with the loss that these have."""
+    answers = answers.to("cpu", loss.dtype)
+    return Scores(answers, loss.of_answers(answers, targets.to("cpu")).to(torch.float32))
 
 
 def tensor_bytes(value: object) -> int:

@@ -107,14 +107,14 @@ class FeaturesModel:
         self._classifier: Any = None
         self.samples = 0
 
-    def start(self, codes: Tensor) -> None:
+    def start(self, codes: Tensor, targets: Tensor) -> None:
         """Draw the features."""
         self.features.fit(codes)
 
-    def predict_proba(self, codes: Tensor) -> Tensor:
+    def answer(self, codes: Tensor) -> Tensor:
         """Each class's own probability, normalised, (B, C); uniform before anything was learnt."""
         if self._classifier is None:
-            return torch.full((len(codes), self.classes), 1.0 / self.classes)
+            return self.loss.blank(len(codes), self.classes)
         if len(codes) == 0:
             return torch.zeros(0, self.classes)
         outputs = torch.from_numpy(self._classifier.decision_function(self.features(codes)))
@@ -128,7 +128,7 @@ class FeaturesModel:
         Raises:
             NotFiniteError: the weights overflow; nothing was learnt.
         """
-        scores = scored(self.predict_proba(codes), targets, self.loss)
+        scores = scored(self.answer(codes), targets, self.loss)
         before = None if self._classifier is None else self._weights()
         if self._classifier is None:
             self._classifier = SGDClassifier(**self._options)

@@ -10,7 +10,7 @@ from streamlearn.state import StateTree
 
 from .distances import gaussian, median_distance
 from .refit import RefittedModel, solve_positive
-from .ridge import shares_of, signed_classes
+from .ridge import answers_of, fitted_rows
 
 __all__ = ["KernelModel"]
 
@@ -24,12 +24,13 @@ class KernelModel(RefittedModel):
         [1ᵀ      0] [b] = [0],
 
     or `(K + λI) α = y`, b = 0, which is kernel ridge regression. Probabilities are those of
-    `ridge.shares_of`. Samples and their ±1 are the tuples of a memory. While learning, batches are
+    `ridge.shares_of`; where targets are numbers, y is these and f(x) the answer. Samples and their y
+    are the tuples of a memory. While learning, batches are
     scored by the solution of the first samples, renewed when their number has doubled.
 
     Args:
-        memory: of codes (n, D) and signs (n, C), empty.
-        loss: of probabilities.
+        memory: of codes (n, D) and y (n, C), empty.
+        loss: of answers.
         regularisation: λ > 0.
         bandwidth: h; None means `scale` times the median distance of the stream's first samples.
         scale: a factor of that median.
@@ -59,7 +60,7 @@ class KernelModel(RefittedModel):
         self.first = first
         self.limit = limit
 
-    def start(self, codes: Tensor) -> None:
+    def start(self, codes: Tensor, targets: Tensor) -> None:
         """Take the bandwidth from the stream's first samples, unless it is set."""
         if self._scale is not None:
             self.bandwidth = self._scale * median_distance(codes)
@@ -76,7 +77,7 @@ class KernelModel(RefittedModel):
                 f"{self.limit} lets no batch of {len(codes)} follow; raise learner.limit, or end "
                 "the stream earlier"
             )
-        signs = signed_classes(targets, self.classes)
+        signs = fitted_rows(targets, self.classes, self.loss)
         weight = torch.ones(len(codes), device=self.device)
         self.memory.append(Tuples(codes, weight, signs), born=self.steps + 1)
 
@@ -109,7 +110,7 @@ class KernelModel(RefittedModel):
         return torch.cat([p["key"] for p in parts]), torch.cat([p["value"] for p in parts])
 
     def shares(self, solution: dict[str, Tensor], codes: Tensor) -> Tensor:
-        """The machine's outputs as probabilities."""
+        """The machine's outputs as answers."""
         alpha = solution["alpha"]
         output = solution["constant"].expand(len(codes), -1).clone()  # (B, C)
         start = 0
@@ -119,7 +120,7 @@ class KernelModel(RefittedModel):
                 near = gaussian(codes, block.key[:count], self.bandwidth)  # (B, count)
                 output.addmm_(near, alpha[start : start + count])
             start += block.count
-        return shares_of(output)
+        return answers_of(output, self.loss)
 
     def memories(self) -> dict[str, Memory]:
         """The samples."""

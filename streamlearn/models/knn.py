@@ -22,15 +22,16 @@ Weighting: TypeAlias = Literal["uniform", "distance", "kernel"]
 
 
 class KNNModel:
-    """The k nearest samples vote for their classes, and every sample is kept.
+    """The k nearest samples vote for their classes or values, and every sample is kept.
 
     Distances d are `‖q − x‖`, `1 − cos(q, x)`, or for "dot" `max_x ⟨q, x⟩ − ⟨q, x⟩`. Votes are 1
     ("uniform"), 1/d, where d = 0 outvotes all else ("distance"), or `exp(−d²/(2h²))` ("kernel").
-    Codes are kept in the memory's dtype, and compared in float32 (float64 for float64 codes).
+    Codes are kept in the memory's dtype, and compared in float32 (float64 for float64 codes). An
+    answer is the share of votes of each class, or the mean of the values weighted by them.
 
     Args:
-        memory: of codes (n, D) and one-hot classes (n, C), empty.
-        loss: of probabilities.
+        memory: of codes (n, D) and one-hot classes or values (n, C), empty.
+        loss: of answers.
         k: how many vote; all of them while there are fewer.
         metric: "euclidean", "cosine" or "dot".
         weighting: "uniform", "distance" or "kernel".
@@ -55,21 +56,25 @@ class KNNModel:
         self.bandwidth = bandwidth
         self.steps = 0
 
-    def start(self, codes: Tensor) -> None:
+    def start(self, codes: Tensor, targets: Tensor) -> None:
         """Nothing is wanted of them."""
 
-    def predict_proba(self, codes: Tensor) -> Tensor:
-        """The neighbours' votes as shares (B, C); uniform before anything was learnt."""
-        classes = self.memory.value_width
+    def answer(self, codes: Tensor) -> Tensor:
+        """The neighbours' votes as answers (B, C); `Loss.blank` before anything was learnt."""
+        width = self.memory.value_width
         if len(self.memory) == 0:
-            return torch.full((len(codes), classes), 1.0 / classes)
+            return self.loss.blank(len(codes), width)
         distances, labels = self.neighbours(codes)
         votes = self._votes(distances)  # (B, k)
-        shares = votes.new_zeros(len(codes), classes).scatter_add_(1, labels, votes)
+        if self.loss.values:
+            wide = votes.to(torch.float64)
+            shares = wide / wide.sum(-1, keepdim=True)
+            return (shares[:, :, None] * labels.to(torch.float64)).sum(1).to("cpu")
+        shares = votes.new_zeros(len(codes), width).scatter_add_(1, labels, votes)
         return (shares / shares.sum(-1, keepdim=True)).to("cpu", torch.float32)
 
     def neighbours(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances (B, k), ascending, and classes (B, k) of the nearest samples.
+        """Distances (B, k), ascending, and classes (B, k) or values (B, k, C) of the nearest samples.
 
         Fewer than k where there are fewer samples.
         """
@@ -77,20 +82,22 @@ class KNNModel:
         if self.metric == "cosine":
             query = _unit(query)
         best = query.new_empty(len(query), 0)
-        labels = torch.empty(len(query), 0, dtype=torch.int64, device=query.device)
+        labels: Tensor | None = None
+        rows = torch.arange(len(query), device=query.device)[:, None]
         with closing(self.memory.tiles(born=False, norms=False)) as blocks:
             for block in blocks:
                 found, classes = self._nearest(block, query)
                 best, chosen = torch.cat([best, found], 1).topk(
                     min(self.k, best.shape[1] + found.shape[1]), largest=False
                 )
-                labels = torch.cat([labels, classes], 1).gather(1, chosen)
+                joined = classes if labels is None else torch.cat([labels, classes], 1)
+                labels = joined[rows, chosen]
         if self.metric == "dot":
             best = best - best[:, :1]
-        return best, labels
+        return best, best.new_empty(len(query), 0) if labels is None else labels
 
     def _nearest(self, block: Block, query: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances and classes of a block's nearest rows, (B, min(k, n)) each."""
+        """Distances (B, min(k, n)) of a block's nearest rows, and their classes or values."""
         keys = block.key[: block.count].to(query.dtype)  # (n, D)
         if self.metric == "cosine":
             keys = _unit(keys)
@@ -106,7 +113,7 @@ class KNNModel:
         elif self.metric == "cosine":
             found = (1.0 + found).clamp_min(0)
         values = block.side[: block.count, : self.memory.value_width]
-        return found, values[chosen].argmax(-1)
+        return found, values[chosen] if self.loss.values else values[chosen].argmax(-1)
 
     def _votes(self, distances: Tensor) -> Tensor:
         if self.weighting == "uniform":
@@ -124,10 +131,11 @@ class KNNModel:
     @torch.no_grad()
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch, then keep it."""
-        scores = scored(self.predict_proba(codes), targets, self.loss)
-        classes = F.one_hot(targets.to(self.memory.device), self.memory.value_width)
+        scores = scored(self.answer(codes), targets, self.loss)
+        targets = targets.to(self.memory.device)
+        values = targets if self.loss.values else F.one_hot(targets, self.memory.value_width)
         weight = torch.ones(len(codes), device=self.memory.device)
-        self.memory.append(Tuples(codes, weight, classes.to(codes.dtype)), born=self.steps + 1)
+        self.memory.append(Tuples(codes, weight, values.to(codes.dtype)), born=self.steps + 1)
         self.steps += 1
         return scores
 

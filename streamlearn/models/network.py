@@ -27,7 +27,7 @@ class NetworkModel:
     One forward pass gives the scores and, backward, what every layer learns.
 
     Args:
-        network: codes (B, D) → outputs (B, classes).
+        network: codes (B, D) → outputs (B, C).
         loss: of each sample; it is summed over the batch.
         growth: writes the growing layers; None where there are none.
         optimizer: moves the parameters; None where there are none.
@@ -56,13 +56,13 @@ class NetworkModel:
         self._dtype = None if first is None else first.dtype
         self._rates = [] if optimizer is None else [g["lr"] for g in optimizer.param_groups]
 
-    def start(self, codes: Tensor) -> None:
+    def start(self, codes: Tensor, targets: Tensor) -> None:
         """Nothing is wanted of them."""
 
-    def predict_proba(self, codes: Tensor) -> Tensor:
-        """Class probabilities (B, classes)."""
+    def answer(self, codes: Tensor) -> Tensor:
+        """The answers (B, C)."""
         self.network.eval()
-        return self.loss.probabilities(self.network(self._cast(codes))).to("cpu", torch.float32)
+        return self.loss.answers(self.network(self._cast(codes))).to("cpu", self.loss.dtype)
 
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score and learn a batch in one forward pass.
@@ -89,7 +89,7 @@ class NetworkModel:
         self.samples += len(codes)
         output = output.detach()
         return Scores(
-            self.loss.probabilities(output).to("cpu", torch.float32),
+            self.loss.answers(output).to("cpu", self.loss.dtype),
             losses.detach().to("cpu", torch.float32),
         )
 

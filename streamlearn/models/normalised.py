@@ -21,13 +21,13 @@ class NormalisedModel:
     def __init__(self, model: Model) -> None:
         self.model = model
 
-    def start(self, codes: Tensor) -> None:
+    def start(self, codes: Tensor, targets: Tensor) -> None:
         """Show the model the normalised codes."""
-        self.model.start(rms_norm(codes))
+        self.model.start(rms_norm(codes), targets)
 
-    def predict_proba(self, codes: Tensor) -> Tensor:
-        """Class probabilities (B, classes)."""
-        return self.model.predict_proba(rms_norm(codes))
+    def answer(self, codes: Tensor) -> Tensor:
+        """The answers (B, C)."""
+        return self.model.answer(rms_norm(codes))
 
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch, then learn it."""

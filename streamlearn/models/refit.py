@@ -25,8 +25,8 @@ class RefittedModel(ABC):
     """A model of exact statistics, and of solutions made from them.
 
     Args:
-        classes: their number.
-        loss: of probabilities.
+        classes: their number, or that of values.
+        loss: of answers.
         device: where all is kept.
 
     Attributes:
@@ -57,7 +57,7 @@ class RefittedModel(ABC):
 
     @abstractmethod
     def shares(self, solution: Solution, codes: Tensor) -> Tensor:
-        """Class probabilities (B, classes) of codes (B, D) by a solution."""
+        """Answers (B, C) to codes (B, D) by a solution."""
 
     @abstractmethod
     def statistics(self) -> StateTree:
@@ -67,19 +67,19 @@ class RefittedModel(ABC):
     def load_statistics(self, state: StateTree) -> None:
         """Restore the statistics."""
 
-    def start(self, codes: Tensor) -> None:  # noqa: B027 — most want nothing of them
+    def start(self, codes: Tensor, targets: Tensor) -> None:  # noqa: B027 — most want nothing of them
         """Look at the codes that the encoder was fitted on."""
 
-    def predict_proba(self, codes: Tensor) -> Tensor:
-        """Class probabilities (B, classes) by all that was learnt; uniform before that."""
+    def answer(self, codes: Tensor) -> Tensor:
+        """The answers (B, C) by all that was learnt; `Loss.blank` before that."""
         if self._fresh is None and self.samples:
             self._fresh = self.solve()
         return self._answer(self._fresh, codes)
 
     def _answer(self, solution: Solution | None, codes: Tensor) -> Tensor:
         if solution is None:
-            return torch.full((len(codes), self.classes), 1.0 / self.classes)
-        return self.shares(solution, codes.to(self.device)).to("cpu", torch.float32)
+            return self.loss.blank(len(codes), self.classes)
+        return self.shares(solution, codes.to(self.device)).to("cpu", self.loss.dtype)
 
     @torch.no_grad()
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:

@@ -1,4 +1,4 @@
-"""Ridge regression on classes, exact after every batch: recursive least squares by its sums."""
+"""Ridge regression, exact after every batch: recursive least squares by its sums."""
 
 import torch
 import torch.nn.functional as F
@@ -9,7 +9,7 @@ from streamlearn.state import StateTree
 
 from .refit import RefittedModel, solve_positive
 
-__all__ = ["RidgeModel", "shares_of"]
+__all__ = ["RidgeModel", "answers_of", "fitted_rows", "shares_of"]
 
 _FLOOR = 1e-6
 
@@ -19,12 +19,13 @@ class RidgeModel(RefittedModel):
 
     Kept are `G = Σ [x|1]ᵀ[x|1]` and `B = Σ [x|1]ᵀ y`, in float64; then `(G + λ I°) [W|b]ᵀ = B`, I°
     without the constant's entry. The order of the samples does not matter. An output s estimates
-    `2P(class) − 1`, so probabilities are `(1 + s)/2`, clipped to [0, 1] and normalised.
+    `2P(class) − 1`, so probabilities are `(1 + s)/2`, clipped to [0, 1] and normalised. Where
+    targets are numbers, y is these and s the answer.
 
     Args:
         width: D.
-        classes: C.
-        loss: of probabilities.
+        classes: C, or the number of values.
+        loss: of answers.
         regularisation: λ > 0.
         refresh: batches from one solution to the next while learning.
         device: where sums are kept.
@@ -50,9 +51,9 @@ class RidgeModel(RefittedModel):
     def observe(self, codes: Tensor, targets: Tensor) -> None:
         """Add a batch to both sums."""
         rows = F.pad(codes.to(torch.float64), (0, 1), value=1.0)  # [x|1] (B, D + 1)
-        signs = signed_classes(targets, self.classes)  # y (B, C)
+        fitted = fitted_rows(targets, self.classes, self.loss)  # y (B, C)
         self.gram.addmm_(rows.T, rows)
-        self.moment.addmm_(rows.T, signs)
+        self.moment.addmm_(rows.T, fitted)
 
     def due(self) -> bool:
         """Every `refresh` batches, and after the first."""
@@ -65,9 +66,10 @@ class RidgeModel(RefittedModel):
         return {"weight": solve_positive(matrix, self.moment, self.regularisation)}
 
     def shares(self, solution: dict[str, Tensor], codes: Tensor) -> Tensor:
-        """See `shares_of`."""
+        """See `answers_of`."""
         weight = solution["weight"]
-        return shares_of(torch.addmm(weight[-1], codes.to(weight.dtype), weight[:-1]))
+        output = torch.addmm(weight[-1], codes.to(weight.dtype), weight[:-1])
+        return answers_of(output, self.loss)
 
     def statistics(self) -> StateTree:
         """Both sums."""
@@ -79,9 +81,16 @@ class RidgeModel(RefittedModel):
         self.moment.copy_(state["moment"])
 
 
-def signed_classes(targets: Tensor, classes: int) -> Tensor:
-    """Classes (B,) as rows of −1 with a 1, (B, classes) float64."""
+def fitted_rows(targets: Tensor, classes: int, loss: Loss) -> Tensor:
+    """What outputs are fitted to, (B, C) float64: rows of −1 with a 1 for classes, or the values."""
+    if loss.values:
+        return targets.to(torch.float64)
     return 2.0 * F.one_hot(targets, classes).to(torch.float64) - 1.0
+
+
+def answers_of(output: Tensor, loss: Loss) -> Tensor:
+    """Outputs as answers: as they are where these are values, else see `shares_of`."""
+    return output if loss.values else shares_of(output)
 
 
 def shares_of(output: Tensor) -> Tensor:

@@ -39,7 +39,7 @@ def data(count: int, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
 
 def learn(model: Model, codes: torch.Tensor, targets: torch.Tensor) -> None:
     """In ragged batches."""
-    model.start(codes[:20])
+    model.start(codes[:20], targets[:20])
     start = 0
     for size in [1, 2, 7, 16, 3] * 20:
         rows = slice(start, start + size)
@@ -66,7 +66,7 @@ def test_ridge_is_batch_ridge_in_any_order() -> None:
         weight = arrays(model.solve()["weight"])
         np.testing.assert_allclose(weight[:-1].T, batch.coef_, rtol=1e-9, atol=1e-11)
         np.testing.assert_allclose(weight[-1], batch.intercept_, rtol=1e-9)
-        np.testing.assert_allclose(arrays(model.predict_proba(probe)), shares, atol=1e-6)
+        np.testing.assert_allclose(arrays(model.answer(probe)), shares, atol=1e-6)
 
 
 @pytest.mark.parametrize("shrinkage", [0.01, 0.4, 1.0])
@@ -82,7 +82,7 @@ def test_the_discriminant_is_batch_discriminant_analysis(shrinkage: float) -> No
     np.testing.assert_allclose(scatter, covariance, atol=1e-12)
     probe, _ = data(40, seed=1)
     np.testing.assert_allclose(
-        arrays(model.predict_proba(probe)), batch.predict_proba(probe.numpy()), atol=1e-6
+        arrays(model.answer(probe)), batch.predict_proba(probe.numpy()), atol=1e-6
     )
 
 
@@ -90,7 +90,7 @@ def test_a_class_that_has_not_come_has_probability_nought() -> None:
     codes, targets = data(60)
     model = DiscriminantModel(WIDTH, 4, LOSS, shrinkage=0.1, refresh=1, device=CPU)
     learn(model, codes, targets)
-    found = model.predict_proba(codes)
+    found = model.answer(codes)
     assert (found[:, 3] == 0).all()
     assert found.isfinite().all()
 
@@ -108,7 +108,7 @@ def test_equal_samples_make_no_nan() -> None:
     ]  # fmt: skip
     for model in models:
         learn(model, codes.double(), targets)
-        assert model.predict_proba(torch.zeros(2, WIDTH).double()).isfinite().all()
+        assert model.answer(torch.zeros(2, WIDTH).double()).isfinite().all()
 
 
 @pytest.mark.parametrize("weighting", ["uniform", "distance"])
@@ -128,7 +128,7 @@ def test_neighbours_are_scikit_learns(metric: Any, weighting: Any, k: int) -> No
     )
     wanted = batch.predict_proba(probe.numpy())
     few = slice(None) if metric == "euclidean" or weighting == "uniform" else slice(30)
-    np.testing.assert_allclose(arrays(model.predict_proba(probe))[few], wanted[few], atol=1e-6)
+    np.testing.assert_allclose(arrays(model.answer(probe))[few], wanted[few], atol=1e-6)
 
 
 @pytest.mark.parametrize("bandwidth", [None, 0.7])
@@ -144,7 +144,7 @@ def test_votes_of_a_gaussian_and_of_products(bandwidth: float | None) -> None:
             distances = products.max(-1, keepdims=True) - products
         else:
             distances = np.linalg.norm(arrays(probe)[:, None] - arrays(codes), axis=-1)
-        for row, near in zip(arrays(model.predict_proba(probe)), distances, strict=True):
+        for row, near in zip(arrays(model.answer(probe)), distances, strict=True):
             chosen = np.argsort(near)[:6]
             width = near[chosen[-1]] if bandwidth is None else bandwidth
             votes = np.exp(-(near[chosen] ** 2 - near[chosen[0]] ** 2) / (2 * width**2))
@@ -186,7 +186,7 @@ def test_the_kernel_machine_is_the_closed_form(bias: bool, bandwidth: float | No
     output = kernel(probe, x) @ solved[:count] + solved[count]
     shares = (0.5 * (1 + output)).clip(0, 1) + 1e-6
     np.testing.assert_allclose(
-        arrays(model.predict_proba(torch.from_numpy(probe))),
+        arrays(model.answer(torch.from_numpy(probe))),
         shares / shares.sum(-1, keepdims=True),
         atol=1e-6,
     )
@@ -220,7 +220,7 @@ def test_features_and_their_classifier_are_scikit_learns(name: Any, classes: int
     batch.partial_fit(drawn, targets.numpy(), classes=np.arange(classes))
     probe, _ = data(30, seed=5)
     wanted = batch.predict_proba(sampler.transform(probe.numpy()))
-    np.testing.assert_allclose(arrays(model.predict_proba(probe)), wanted, atol=1e-6)
+    np.testing.assert_allclose(arrays(model.answer(probe)), wanted, atol=1e-6)
 
 
 def test_an_indefinite_matrix_is_solved_with_its_eigenvalues_raised() -> None:

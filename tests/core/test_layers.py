@@ -273,15 +273,15 @@ def test_squared_error_takes_rows_of_targets_too() -> None:
 
 @pytest.mark.parametrize("name", ["cross_entropy", "squared_error"])
 def test_outputs_become_probabilities(name: str) -> None:
-    loss = LOSSES[name]  # type: ignore[index]
+    loss = LOSSES[name]
     output = torch.cat([3 * randn(20, 4), torch.zeros(1, 4), torch.full((1, 4), -1e4)])
     output[0] = torch.tensor([1e4, 0.0, 0.0, 0.0])
-    shares = loss.probabilities(output)
+    shares = loss.answers(output)
     np.testing.assert_allclose(arrays(shares.sum(-1)), 1.0, rtol=1e-12)
     assert (shares >= 0).all()
     assert int(shares[0].argmax()) == 0
     np.testing.assert_allclose(arrays(shares[-2:]), 0.25, rtol=1e-12)
-    losses = loss.of_probabilities(shares.float(), torch.full((22,), 1))
+    losses = loss.of_answers(shares.float(), torch.full((22,), 1))
     assert losses.shape == (22,)
     assert losses.isfinite().all()
     assert (losses >= 0).all()

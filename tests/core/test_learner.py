@@ -95,7 +95,7 @@ def test_before_anything_is_learnt_predictions_are_uniform(loss: str) -> None:
 def test_every_sample_is_scored_before_it_is_learnt(kind: str, loss: str) -> None:
     model = learner(layer=kind, learner={"batch": 8, "dtype": "float32", "loss": loss})
     features, targets = blobs(120)
-    of_probabilities = LOSSES[loss].of_probabilities  # type: ignore[index]
+    of_answers = LOSSES[loss].of_answers
     for start in range(0, 120, 8):
         rows = slice(start, start + 8)
         before = model.predict_proba(features[rows])
@@ -105,7 +105,7 @@ def test_every_sample_is_scored_before_it_is_learnt(kind: str, loss: str) -> Non
         assert scores.probabilities.dtype == scores.losses.dtype == torch.float32
         assert scores.losses.shape == (8,)
         if not fitted or loss == "cross_entropy":
-            wanted = of_probabilities(before, targets[rows])  # 27.6 at most, for probability 0
+            wanted = of_answers(before, targets[rows])  # 27.6 at most, for probability 0
             found = arrays(scores.losses).clip(max=-np.log(1e-12))
             np.testing.assert_allclose(found, arrays(wanted), rtol=1e-4, atol=1e-5)
     assert model.samples == 120
