@@ -12,7 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from .format import MISSING, clean, clock, count, duration, number, percent, rate, size
+from .format import MISSING, clean, clock, count, duration, figure, number, percent, rate, size
 from .model import Layer, Model
 from .plot import Curve, area, bar, plot, sparkline, styled
 
@@ -161,6 +161,8 @@ def _progress(page: _Page, width: int) -> Text:
 
 def _accuracy(page: _Page, width: int, plot_rows: int) -> list[Text]:
     model = page.model
+    if model.metrics:
+        return _errors(page, width, plot_rows)
     facts = [
         ("cumulative", percent(model.accuracy), _CUMULATIVE),
         ("windowed", percent(model.windowed_accuracy), _WINDOWED),
@@ -168,21 +170,48 @@ def _accuracy(page: _Page, width: int, plot_rows: int) -> list[Text]:
     ]
     if model.tested is not None:
         facts.append(("test", percent(model.tested.accuracy), "green"))
-    line = styled()
-    for name, value, style in facts:
-        if line:
-            line.append("   ")
-        line.append(f"{name} ", "dim")
-        line.append(value, f"bold {style}".strip())
     curves = [
         Curve(2, f"windowed {percent(model.windowed_accuracy, 1)}", _WINDOWED, dotted=True),
         Curve(1, f"cumulative {percent(model.accuracy, 1)}", _CUMULATIVE),
     ]
     return [
         _rule(page, "prequential accuracy", width),
-        line,
+        _bold_facts(facts),
         *plot(model.curve, curves, width, plot_rows, page.unicode),
     ]
+
+
+def _errors(page: _Page, width: int, plot_rows: int) -> list[Text]:
+    """The same where targets are numbers: errors in their unit."""
+    model, metrics = page.model, page.model.metrics
+    facts = [
+        ("mae", figure(metrics.get("mae")), _CUMULATIVE),
+        ("windowed", figure(metrics.get("windowed_mae")), _WINDOWED),
+        ("rmse", figure(metrics.get("rmse")), ""),
+        ("loss", number(model.loss), ""),
+    ]
+    if model.tested is not None:
+        test = model.tested.metrics
+        facts[2:2] = [(f"test {name}", figure(test.get(name)), "green") for name in ("mae", "rmse")]
+    curves = [
+        Curve(2, f"windowed {figure(metrics.get('windowed_mae'))}", _WINDOWED, dotted=True),
+        Curve(1, f"cumulative {figure(metrics.get('mae'))}", _CUMULATIVE),
+    ]
+    return [
+        _rule(page, "prequential absolute error", width),
+        _bold_facts(facts),
+        *plot(model.curve, curves, width, plot_rows, page.unicode, fractions=False),
+    ]
+
+
+def _bold_facts(facts: Sequence[tuple[str, str, str]]) -> Text:
+    line = styled()
+    for name, value, style in facts:
+        if line:
+            line.append("   ")
+        line.append(f"{name} ", "dim")
+        line.append(value, f"bold {style}".strip())
+    return line
 
 
 def _memory(page: _Page, width: int, room: int, tall: bool = False) -> list[Text]:

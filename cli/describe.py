@@ -1,5 +1,7 @@
 """Events in words: the one line each that plain output and the dashboard's list of events show."""
 
+from collections.abc import Mapping
+
 from streamlearn.events import (
     CheckpointSaved,
     EncoderFitted,
@@ -18,6 +20,7 @@ from streamlearn.storage import resume_command
 from .format import (
     clean,
     count,
+    figure,
     number,
     percent,
     rate,
@@ -25,7 +28,10 @@ from .format import (
     span,
 )
 
-__all__ = ["describe", "summary", "tuple_totals"]
+__all__ = ["ERRORS", "describe", "summary", "tuple_totals"]
+
+ERRORS = ("mae", "rmse", "r2")
+"""What is shown of answers that are numbers, by the names that events have for it."""
 
 
 def tuple_totals(progress: Progress) -> tuple[int, int]:
@@ -50,7 +56,7 @@ def _describe(event: Event) -> str:
             )  # fmt: skip
             return (
                 f"{begin if event.step else 'started'}: {total}, "
-                f"{event.classes} classes, {event.device} {event.dtype}, seed {event.seed}"
+                f"{_targets(event)}, {event.device} {event.dtype}, seed {event.seed}"
             )
         case EncoderFitted():
             return (
@@ -72,7 +78,7 @@ def _describe(event: Event) -> str:
             return f"testing {event.samples:,} of {event.total_samples:,}"
         case Tested():
             return (
-                f"test accuracy {percent(event.accuracy)}, loss {number(event.loss)} "
+                f"test {_quality(event.accuracy, event.metrics)}, loss {number(event.loss)} "
                 f"on {event.samples:,} samples in {span(event.seconds)}"
             )
         case Stopped():
@@ -80,8 +86,21 @@ def _describe(event: Event) -> str:
         case Finished():
             return (
                 f"finished: {event.samples:,} samples in {span(event.seconds)}, "
-                f"test accuracy {percent(event.test_accuracy)}"
+                f"test {_quality(event.test_accuracy, event.metrics, 'test_')}"
             )
+
+
+def _targets(event: Started) -> str:
+    if event.outputs is None:
+        return f"{event.classes} classes"
+    return f"{event.outputs} output{'' if event.outputs == 1 else 's'}"
+
+
+def _quality(accuracy: float | None, metrics: Mapping[str, float | None], prefix: str = "") -> str:
+    """How good answers are: their accuracy, or their errors where targets are numbers."""
+    if not metrics:
+        return f"accuracy {percent(accuracy)}"
+    return ", ".join(f"{name} {figure(metrics.get(prefix + name))}" for name in ERRORS)
 
 
 def _progress(event: Progress) -> str:
@@ -92,8 +111,7 @@ def _progress(event: Progress) -> str:
         done = f"{done} of {count(event.total_samples)} ({share})"
     parts = [
         done,
-        f"accuracy {percent(event.accuracy)}",
-        f"windowed {percent(event.windowed_accuracy)}",
+        *_both(event),
         f"loss {number(event.loss)}",
         rate(event.rate),
         f"{count(tuples)} tuples ({size(tuple_bytes)})"
@@ -107,6 +125,20 @@ def _progress(event: Progress) -> str:
     return ", ".join(parts)
 
 
+def _both(event: Progress) -> list[str]:
+    """The quality of all answers so far and of the last ones."""
+    metrics = event.metrics
+    if not metrics:
+        return [
+            f"accuracy {percent(event.accuracy)}",
+            f"windowed {percent(event.windowed_accuracy)}",
+        ]
+    return [
+        f"{name} {figure(metrics.get(name))} (windowed {figure(metrics.get('windowed_' + name))})"
+        for name in ("mae", "rmse")
+    ]
+
+
 def summary(event: Finished | Stopped, path: str) -> list[str]:
     """The lines that stay on the screen when a run ends, the run's path in them."""
     if isinstance(event, Stopped):
@@ -116,9 +148,18 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
             f"resume with: {clean(resume_command(path))}",
         ]
     skipped = [("skipped", f"{count(event.skipped)} items")] if event.skipped else []
-    rows = [
+    quality = [
         ("test accuracy", percent(event.test_accuracy)),
         ("prequential accuracy", percent(event.prequential_accuracy)),
+    ]
+    if event.metrics:
+        quality = [
+            (f"{part} {name}", figure(event.metrics.get(f"{part}_{name}")))
+            for part in ("test", "prequential")
+            for name in ERRORS
+        ]
+    rows = [
+        *quality,
         ("samples", f"{count(event.samples)} in {span(event.seconds)}"),
         *skipped,
         ("tuples", f"{count(event.tuples)} ({size(event.tuple_bytes)})")

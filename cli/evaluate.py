@@ -5,7 +5,8 @@ from collections.abc import Iterable
 
 from streamlearn.events import Event, Tested
 
-from .format import count, number, percent
+from .describe import ERRORS
+from .format import count, figure, number, percent
 from .json_lines import JsonLines
 from .output import Output
 from .plain import PlainLines
@@ -25,7 +26,12 @@ def evaluate(events: Iterable[Event], output: Output, *, json: bool, quiet: bool
     for event in events:
         if isinstance(event, Tested):
             progress.close()
-            output.line(f"test accuracy  {percent(event.accuracy)}")
+            if event.metrics:
+                for name in ERRORS:
+                    label = f"test {name}"
+                    output.line(f"{label:<13}  {figure(event.metrics.get(name))}")
+            else:
+                output.line(f"test accuracy  {percent(event.accuracy)}")
             output.line(f"test loss      {number(event.loss, 4)}")
             output.line(f"samples        {count(event.samples)}")
         else:

@@ -9,6 +9,7 @@ __all__ = [
     "clock",
     "count",
     "duration",
+    "figure",
     "number",
     "percent",
     "rate",
@@ -30,6 +31,11 @@ def number(value: float | None, digits: int = 3) -> str:
     if value is None or not math.isfinite(value):
         return MISSING
     return f"{value:.{digits}f}" if abs(value) < 1e6 else f"{value:.{digits}e}"
+
+
+def figure(value: float | None) -> str:
+    """A number in any unit by its first four figures: `0.06214`, `12.5`, `1.24e+07`."""
+    return MISSING if value is None or not math.isfinite(value) else f"{value:.4g}"
 
 
 def percent(fraction: float | None, digits: int = 2) -> str:

@@ -54,9 +54,9 @@ class Model:
     """The state of a run as a person wants to see it.
 
     run: its path as text. phase: one word for what it is doing. curve: (samples, cumulative,
-    windowed) prequential accuracy. pace: (position, seconds). stopping: the signal that was heard.
-    watching: whether another process does the learning. The rest are the numbers of the last
-    event that carried them, None before.
+    windowed) prequential accuracy, or mean absolute error where targets are numbers. pace:
+    (position, seconds). stopping: the signal that was heard. watching: whether another process does
+    the learning. The rest are the numbers of the last event that carried them, None before.
     """
 
     run: str = ""
@@ -76,6 +76,7 @@ class Model:
     loss: float | None = None
     accuracy: float | None = None
     windowed_accuracy: float | None = None
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
     layers: dict[str, Layer] = field(default_factory=dict)
     learner_bytes: int = 0
     memory: MemoryStatus | None = None
@@ -186,8 +187,13 @@ class Model:
         self.skipped = event.skipped
         self.seconds, self.rate, self.loss = event.seconds, event.rate, event.loss
         self.accuracy, self.windowed_accuracy = event.accuracy, event.windowed_accuracy
-        if _finite(event.accuracy) and _finite(event.windowed_accuracy):
-            self.curve.add(event.samples, event.accuracy, event.windowed_accuracy)
+        self.metrics = event.metrics
+        whole, recent = event.accuracy, event.windowed_accuracy
+        if event.metrics:
+            whole, recent = event.metrics.get("mae"), event.metrics.get("windowed_mae")
+        # A log may say null where a number was none.
+        if whole is not None and recent is not None and math.isfinite(whole + recent):
+            self.curve.add(event.samples, whole, recent)
         self.learner_bytes = event.learner_bytes
         self.pace.add(event.position, event.seconds)
         for status in event.layers:
@@ -217,8 +223,3 @@ class Model:
         for status in event.layers:
             layer = self.layers.setdefault(status.name, Layer())
             layer.tuples, layer.bytes = status.tuples, status.bytes
-
-
-def _finite(value: float | None) -> bool:
-    """Whether it can be plotted; a log may say null where a number was none."""
-    return value is not None and math.isfinite(value)

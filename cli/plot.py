@@ -85,24 +85,32 @@ def _grid(first: float, last: float, count: int) -> list[float]:
 
 
 def plot(
-    series: Series, curves: Sequence[Curve], width: int, height: int, unicode: bool = True
+    series: Series,
+    curves: Sequence[Curve],
+    width: int,
+    height: int,
+    unicode: bool = True,
+    *,
+    fractions: bool = True,
 ) -> list[Text]:
-    """Fractions over x as `height` lines of exactly `width` columns, axes and labels included.
+    """Numbers over x as `height` lines of exactly `width` columns, axes and labels included.
 
     Args:
-        series: (x, y₁, …), each y a fraction in [0, 1].
+        series: (x, y₁, …), each y a fraction in [0, 1], or any number from 0 on.
         curves: which columns to draw, the later ones on top.
         width: columns, at least 24 for a curve to be seen.
         height: lines, the last of them the x axis.
         unicode: whether anything but ASCII may be used.
+        fractions: whether they are fractions, shown as percentages.
     """
-    rows, gutter, margin = height - 1, 5, 1 + max((len(curve.label) for curve in curves), default=0)
+    gutter = 5 if fractions else 10
+    rows, margin = height - 1, 1 + max((len(curve.label) for curve in curves), default=0)
     columns = width - gutter - margin
     points = series.points
     if rows < 2 or columns < 8 or len(points) < 2 or points[-1][0] <= points[0][0]:
         return _empty(width, height)
     first, last = points[0][0], points[-1][0]
-    low, high = _range(series, curves)
+    low, high = _range(series, curves, fractions)
     across, down = (2, 4) if unicode else (1, 1)
     canvas = _Canvas(columns, rows, across, down)
     labels: dict[int, Curve] = {}
@@ -112,10 +120,10 @@ def plot(
         heights = [_height(value, low, high, rows * down) for value in values]
         canvas.draw(heights, index, curve.dotted)
         _place(labels, curve, heights[-1], rows, down)
-    ticks = _ticks(low, high, rows, down)
+    ticks = _ticks(low, high, rows, down, fractions)
     lines = []
     for row in range(rows):
-        line = styled(_tick(ticks.get(row)), "dim")
+        line = styled(_tick(ticks.get(row), gutter - 1, fractions), "dim")
         line.append("┤" if unicode else "|", "dim")
         _append_cells(line, canvas, row, curves, unicode)
         label = labels.get(row)
@@ -137,8 +145,8 @@ def _empty(width: int, height: int) -> list[Text]:
     return lines
 
 
-def _range(series: Series, curves: Sequence[Curve]) -> tuple[float, float]:
-    """A range of fractions that holds the curves, ends at round numbers, and is not too narrow."""
+def _range(series: Series, curves: Sequence[Curve], fractions: bool) -> tuple[float, float]:
+    """A range that holds the curves, ends at round numbers, and is not too narrow."""
     points = series.points
     # The very first samples swing between 0 and 1 and would flatten all that follows.
     settled = points[0][0] + 0.04 * (points[-1][0] - points[0][0])
@@ -149,12 +157,25 @@ def _range(series: Series, curves: Sequence[Curve]) -> tuple[float, float]:
         for curve in curves
     ]
     low, high = min(values), max(values)
-    step = next((step for step in _STEPS if (high - low) / step <= 4), _STEPS[-1])
+    step = _step(low, high, 4, fractions)
+    if not fractions:
+        low = math.floor(low / step + 1e-9) * step
+        return low, max(math.ceil(high / step - 1e-9) * step, low + step)
     low = max(0.0, math.floor(low / step + 1e-9) * step)
     high = min(1.0, math.ceil(high / step - 1e-9) * step)
     if high - low < 0.02:
         low, high = max(0.0, high - 0.02), min(1.0, max(high, 0.02))
     return low, high
+
+
+def _step(low: float, high: float, most: int, fractions: bool) -> float:
+    """The least round step that goes at most so often into a range."""
+    if fractions:
+        return next((step for step in _STEPS if (high - low) / step <= most), _STEPS[-1])
+    # A range of no width is as wide as a hundredth of where it lies.
+    least = max(high - low, 0.01 * abs(high), 1e-12) / most
+    power = 10.0 ** math.floor(math.log10(least))
+    return power * next(factor for factor in (1, 2, 5, 10, 20) if factor * power >= least)
 
 
 def _height(value: float | None, low: float, high: float, cells: int) -> int | None:
@@ -225,9 +246,12 @@ def _place(
         labels[min(free, key=lambda row: abs(row - wanted))] = curve
 
 
-def _ticks(low: float, high: float, rows: int, down: int) -> dict[int, float]:
-    """Round fractions and the lines that they fall on, at least three lines apart."""
-    step = next((step for step in _STEPS if (high - low) / step <= max(1, rows // 3)), high - low)
+def _ticks(low: float, high: float, rows: int, down: int, fractions: bool) -> dict[int, float]:
+    """Round numbers and the lines that they fall on, at least three lines apart."""
+    most = max(1, rows // 3)
+    step = _step(low, high, most, fractions)
+    if fractions and (high - low) / step > most:
+        step = high - low
     first = math.ceil(low / step - 1e-9)
     values = [low, high, *(step * index for index in range(first, int(high / step + 1e-9) + 1))]
     ticks: dict[int, float] = {}
@@ -238,8 +262,10 @@ def _ticks(low: float, high: float, rows: int, down: int) -> dict[int, float]:
     return ticks
 
 
-def _tick(value: float | None) -> str:
-    return "    " if value is None else f"{100 * value:3.0f}%"
+def _tick(value: float | None, width: int, fractions: bool) -> str:
+    if value is None:
+        return " " * width
+    return f"{100 * value:3.0f}%" if fractions else f"{value:{width}.3g}"
 
 
 def _axis(first: float, last: float, gutter: int, columns: int, margin: int, unicode: bool) -> Text:

@@ -4,12 +4,12 @@ import math
 from typing import NamedTuple
 
 from streamlearn.errors import ConfigError
-from streamlearn.evaluation import Prequential
+from streamlearn.evaluation import evaluation_of
 from streamlearn.kinds import KernelSettings, ParametricSettings
 from streamlearn.learner import Learner
 from streamlearn.loop import Loop
 from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
-from streamlearn.streams import Splits, Stream, open_data
+from streamlearn.streams import EndlessStream, Splits, Stream, TeacherSpec, open_data
 from streamlearn.vit import patches_of
 
 from .schema import Scenario
@@ -36,18 +36,38 @@ def open_splits(scenario: Scenario) -> Splits:
         on_error=data.on_error,
         holdout=data.holdout,
         image_size=data.image_size,
+        teacher=_teacher(scenario) if data.kind == "teacher" else None,
+    )
+
+
+def _teacher(scenario: Scenario) -> TeacherSpec:
+    data = scenario.data
+    return TeacherSpec(
+        teacher=data.teacher,
+        features=data.features,
+        outputs=data.outputs,
+        hidden=data.hidden,
+        width=data.width,
+        kappa=data.kappa,
+        inputs=data.inputs,
+        noise=data.noise,
+        test=data.test,
+        seed=scenario.seed if data.seed is None else data.seed,
     )
 
 
 def build_stream(scenario: Scenario, splits: Splits) -> Stream:
     """The scenario's stream, at its beginning."""
+    data = scenario.data
+    if splits.endless:
+        return EndlessStream(splits.train, limit=data.limit)
     return Stream(
         splits.train,
-        order=scenario.data.order,
+        order=data.order,
         seed=scenario.seed,
-        limit=scenario.data.limit,
-        epochs=scenario.data.epochs,
-        augment=scenario.data.augment,
+        limit=data.limit,
+        epochs=data.epochs,
+        augment=data.augment,
     )
 
 
@@ -55,24 +75,25 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
     """A new learner over a stream, the scenario's at its beginning if none is given."""
     if stream is None:
         stream = build_stream(scenario, splits)
-    settings = _settled(scenario.learner_settings(), len(stream))
+    settings = _settled(scenario.learner_settings(), stream.total)
     _check_images(settings, splits.train.feature_shape)
-    learner = Learner(splits.train.classes, settings)
+    learner = Learner(splits.train.task, settings)
     learner.encoder.check(splits.train.feature_shape)
-    evaluation = Prequential(len(splits.train.classes), scenario.evaluation.window)
+    evaluation = evaluation_of(learner.task, scenario.evaluation.window)
     return Parts(Loop(learner, stream, evaluation), splits)
 
 
-def _settled(settings: LearnerSettings, samples: int) -> LearnerSettings:
+def _settled(settings: LearnerSettings, samples: int | None) -> LearnerSettings:
     """The settings with what only the stream's length can say, or refuse.
 
     Raises:
-        ConfigError: more samples than this kind of learner can take.
+        ConfigError: more samples than this kind of learner can take, or no end where one is needed.
     """
     chosen = settings.learner
-    if isinstance(chosen, KernelSettings) and samples > chosen.limit:
+    if isinstance(chosen, KernelSettings) and (samples is None or samples > chosen.limit):
         raise ConfigError(
-            f"learner=kernel keeps a matrix of all pairs, and the stream has {samples} samples "
+            "learner=kernel keeps a matrix of all pairs, and the stream has "
+            f"{'no end' if samples is None else f'{samples} samples'} "
             f"where learner.limit={chosen.limit}; set data.limit={chosen.limit}, or raise "
             "learner.limit"
         )
@@ -80,6 +101,11 @@ def _settled(settings: LearnerSettings, samples: int) -> LearnerSettings:
         return settings
     if chosen.schedule_samples is not None:
         return settings
+    if samples is None:
+        raise ConfigError(
+            f"learner.schedule={chosen.schedule} needs an end, and the stream has none; set "
+            "learner.schedule_samples, or data.limit"
+        )
     whole = chosen.model_copy(update={"schedule_samples": samples})
     return settings.model_copy(update={"learner": whole})
 

@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, mo
 from streamlearn.sections import OptionalInt, Settings, bare_kind
 from streamlearn.settings import LearnerSettings
 from streamlearn.storage.objects import ObjectPath, RunPath, resolve
+from streamlearn.streams.teachers import InputName, TeacherName
 
 __all__ = [
     "CheckpointSettings",
@@ -17,7 +18,9 @@ __all__ = [
     "Scenario",
 ]
 
-DataKind = Literal["cifar10", "cifar100", "mnist", "fashion", "folder", "digits", "river", "npz"]
+DataKind = Literal[
+    "cifar10", "cifar100", "mnist", "fashion", "folder", "digits", "river", "npz", "teacher"
+]
 
 _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "cifar10": frozenset({"root", "download"}),
@@ -28,8 +31,27 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "digits": frozenset({"holdout"}),
     "river": frozenset({"name", "holdout"}),
     "npz": frozenset({"path", "holdout", "image_size"}),
+    "teacher": frozenset(
+        {
+            "teacher",
+            "features",
+            "outputs",
+            "hidden",
+            "width",
+            "kappa",
+            "inputs",
+            "noise",
+            "test",
+            "seed",
+        }
+    ),
 }
 _KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error", "epochs", "augment"})
+_KEYS_OF_TEACHER = frozenset({"kind", "limit"})
+"""Of those, the ones that mean something for samples that are made as they are read."""
+
+
+_TEACHERS_WITH = {"hidden": ("residual",), "width": ("residual", "softmax"), "kappa": ("softmax",)}
 
 
 class DataSettings(Settings):
@@ -54,14 +76,35 @@ class DataSettings(Settings):
         "stop", description="what an unusable item does: stop the run, or be named and counted"
     )
 
+    teacher: TeacherName = Field("residual", description="the function that labels the samples")
+    features: int = Field(100, ge=1, le=100_000, description="width of a sample")
+    outputs: int = Field(1, ge=1, le=10_000, description="numbers of a target")
+    hidden: int = Field(2, ge=0, le=64, description="residual blocks of the teacher")
+    width: int = Field(100, ge=1, le=1_000_000, description="of its blocks, or its keys")
+    kappa: float = Field(6.0, gt=0, le=500, description="largest logit of a softmax teacher")
+    inputs: InputName = Field("sphere", description="samples of length 1, or standard normal ones")
+    noise: float = Field(0.0, ge=0, description="deviation added to the targets to learn from")
+    test: int = Field(2000, ge=0, le=10_000_000, description="samples of the held-out test")
+    seed: OptionalInt = Field(
+        None, ge=0, lt=2**63, description="of teacher and samples; none: the run's"
+    )
+
     @model_validator(mode="after")
     def _keys_fit_kind(self) -> Self:
-        known = _KEYS_OF_KIND[self.kind] | _KEYS_OF_EVERY_KIND
+        every = _KEYS_OF_TEACHER if self.kind == "teacher" else _KEYS_OF_EVERY_KIND
+        known = _KEYS_OF_KIND[self.kind] | every
         for key in sorted(self.model_fields_set - known):
             if getattr(self, key) != type(self).model_fields[key].default:
                 raise ValueError(
                     f"data.{key} means nothing for data={self.kind}, which takes "
                     f"{', '.join(sorted(known - {'kind'}))}"
+                )
+        for key, teachers in _TEACHERS_WITH.items():
+            fields = type(self).model_fields
+            if self.teacher not in teachers and getattr(self, key) != fields[key].default:
+                raise ValueError(
+                    f"data.{key} means nothing for data.teacher={self.teacher}; leave it out, or "
+                    f"set data.teacher={teachers[0]}"
                 )
         return self
 

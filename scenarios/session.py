@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import psutil
 import torch
@@ -48,6 +48,7 @@ from streamlearn.storage import (
 
 from .build import Parts, build_loop, open_splits
 from .schema import Scenario
+from .summary import final_metrics, summary_of, width_of
 from .words import expanded, override
 
 __all__ = ["Session", "evaluate"]
@@ -318,7 +319,7 @@ class Session:
                 "torch": torch.__version__,
             },
             memories=loop.learner.memories(),
-            summary=self._summary(tested),
+            summary=summary_of(loop, self.scenario.learner.kind, tested),
             keep=self.scenario.checkpoint.keep,
         )
         self._pending_at = loop.step, loop.evaluation.samples
@@ -352,25 +353,6 @@ class Session:
         self._store.log(as_json(event))
         yield event
 
-    def _summary(self, tested: Tested | None) -> dict[str, Any]:
-        loop = self._loop
-        return {
-            "prequential_accuracy": loop.evaluation.accuracy,
-            "windowed_accuracy": loop.evaluation.windowed_accuracy,
-            "prequential_loss": loop.evaluation.loss,
-            "test_accuracy": None if tested is None else tested.accuracy,
-            "test_loss": None if tested is None else tested.loss,
-            "position": loop.stream.position,
-            "total_samples": len(loop.stream),
-            "skipped": loop.skipped,
-            "seconds": loop.seconds,
-            "held_samples": loop.learner.held,
-            "encoder_width": loop.learner.encoder.width if loop.learner.fitted else None,
-            "classes": len(loop.learner.classes),
-            "learner": self.scenario.learner.kind,
-            "learner_bytes": loop.learner.nbytes,
-        }
-
     def _started(self) -> Started:
         learner = self._loop.learner
         return Started(
@@ -378,11 +360,12 @@ class Session:
             scenario=self.scenario.name,
             step=self._loop.step,
             samples=self._loop.evaluation.samples,
-            total_samples=len(self._loop.stream),
+            total_samples=self._loop.stream.total,
             classes=len(learner.classes),
             device=learner.hardware.device.type,
             dtype=str(learner.hardware.dtype).removeprefix("torch."),
             seed=self.scenario.seed,
+            outputs=width_of(learner.task).get("outputs"),
         )
 
     def _finished(self, tested: Tested | None) -> Finished:
@@ -400,6 +383,7 @@ class Session:
             run=str(self.path),
             layers=layers,
             learner_bytes=loop.learner.nbytes,
+            metrics=final_metrics(loop, tested),
         )
 
     def _memory_status(self) -> MemoryStatus:

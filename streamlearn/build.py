@@ -9,6 +9,7 @@ from torch import nn
 from streamlearn.dense import DenseBlock, ParametricSoftmax, linear
 from streamlearn.encoders import PCA, Chain, Encoder, ModuleEncoder, PatchFeatures, Standardise
 from streamlearn.encoders.torchvision import backbone
+from streamlearn.errors import ConfigError
 from streamlearn.hardware import Hardware
 from streamlearn.kinds import (
     DiscriminantSettings,
@@ -29,7 +30,6 @@ from streamlearn.layers import (
     WeightedSoftmax,
 )
 from streamlearn.losses import Loss
-from streamlearn.errors import ConfigError
 from streamlearn.memory import Memory, accumulation_dtype
 from streamlearn.models import (
     DiscriminantModel,

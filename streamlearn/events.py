@@ -2,10 +2,12 @@
 
 `as_json` turns an event into the one JSON object a line that `--json` prints and that the event log
 keeps: `{"event": "progress", "step": 12, …}`. Fractions are fractions (0.72), times are seconds,
-sizes are bytes.
+sizes are bytes. Where targets are numbers, accuracies are None and errors are in `metrics`, in the
+targets' own unit; elsewhere `metrics` and `outputs` are left out of the JSON.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -48,7 +50,10 @@ class MemoryStatus:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """The loop begins; `step` and `samples` are where it begins (0 unless resumed)."""
+    """The loop begins; `step` and `samples` are where it begins (0 unless resumed).
+
+    outputs: numbers of a target, where these are no classes.
+    """
 
     event: ClassVar[str] = "started"
     run: str
@@ -60,6 +65,7 @@ class Started:
     device: str
     dtype: str
     seed: int
+    outputs: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +88,7 @@ class Progress:
     `accuracy` is cumulative prequential, `windowed_accuracy` over the last window, `loss` the mean
     loss of this batch, `seconds` the time learnt so far over all sessions of the run,
     `learner_bytes` what the learner needs to predict and to go on learning, tuples included.
+    `metrics` are mae, rmse, r2 and windowed_mae, … where targets are numbers.
     """
 
     event: ClassVar[str] = "progress"
@@ -93,11 +100,12 @@ class Progress:
     seconds: float
     rate: float
     loss: float
-    accuracy: float
-    windowed_accuracy: float
+    accuracy: float | None
+    windowed_accuracy: float | None
     layers: tuple[LayerStatus, ...]
     memory: MemoryStatus | None = None
     learner_bytes: int = 0
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +154,14 @@ class Testing:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """The held-out test is scored: accuracy and mean loss."""
+    """The held-out test is scored: accuracy, or mae, rmse and r2, and mean loss."""
 
     event: ClassVar[str] = "tested"
     samples: int
-    accuracy: float
+    accuracy: float | None
     loss: float
     seconds: float
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +177,10 @@ class Stopped:
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The stream is at its end and the run is complete."""
+    """The stream is at its end and the run is complete.
+
+    metrics: test_mae, …, and prequential_mae, …, where targets are numbers.
+    """
 
     event: ClassVar[str] = "finished"
     test_accuracy: float | None
@@ -182,7 +194,11 @@ class Finished:
     run: str
     layers: tuple[LayerStatus, ...] = field(default=())
     learner_bytes: int = 0
+    metrics: Mapping[str, float | None] = field(default_factory=dict)
 
+
+_OF_NUMBERS = ("metrics", "outputs")
+"""What events say only where targets are numbers."""
 
 Event = (
     Started
@@ -200,4 +216,8 @@ Event = (
 
 def as_json(event: Event) -> dict[str, Any]:
     """The event as a dictionary that `json.dumps` can write, its name first."""
-    return {"event": event.event, **dataclasses.asdict(event)}
+    fields = dataclasses.asdict(event)
+    for name in _OF_NUMBERS:
+        if not fields.get(name, True):
+            del fields[name]
+    return {"event": event.event, **fields}

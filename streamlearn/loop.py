@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from streamlearn.errors import DataError
-from streamlearn.evaluation import Prequential
+from streamlearn.evaluation import Evaluation, evaluation_of
 from streamlearn.events import (
     EncoderFitted,
     LayerStatus,
@@ -42,7 +42,7 @@ class Loop:
     Args:
         learner: what learns.
         stream: where its cursor stands.
-        evaluation: the prequential counts.
+        evaluation: the prequential counts, of the kind that suits the targets.
 
     Attributes:
         step: mini-batches consumed.
@@ -52,7 +52,7 @@ class Loop:
             undone, and yield to the consumer.
     """
 
-    def __init__(self, learner: Learner, stream: Stream, evaluation: Prequential) -> None:
+    def __init__(self, learner: Learner, stream: Stream, evaluation: Evaluation) -> None:
         self.learner = learner
         self.stream = stream
         self.evaluation = evaluation
@@ -87,7 +87,7 @@ class Loop:
             except BaseException:
                 stream.position = position
                 raise
-            self.evaluation.update(scores.probabilities, rows.targets, scores.losses)
+            self.evaluation.update(scores.answers, rows.targets, scores.losses)
             self.step += 1
             skipped, self.skipped = self.skipped, self.skipped + len(rows.skipped)
             for number, item in enumerate(rows.skipped, start=skipped + 1):
@@ -135,7 +135,7 @@ class Loop:
             step=self.step,
             samples=self.evaluation.samples,
             position=self.stream.position,
-            total_samples=len(self.stream),
+            total_samples=self.stream.total,
             skipped=self.skipped,
             seconds=self.seconds,
             rate=learnt / elapsed if elapsed > 0 else 0.0,
@@ -144,6 +144,7 @@ class Loop:
             windowed_accuracy=self.evaluation.windowed_accuracy,
             layers=self.layers(),
             learner_bytes=self.learner.nbytes,
+            metrics=self.evaluation.metrics,
         )
 
     def layers(self) -> tuple[LayerStatus, ...]:
@@ -188,19 +189,24 @@ def held_out(
         ConfigError: there is nothing to linearise.
     """
     started = time.perf_counter()
-    evaluation = Prequential(len(learner.classes))
+    evaluation = evaluation_of(learner.task)
     loss = learner.loss
     for start in range(0, len(dataset), _TEST_ROWS):
         stop = min(start + _TEST_ROWS, len(dataset))
         rows = dataset.read(np.arange(start, stop, dtype=np.int64))
         with learner.linearised() if linearise else contextlib.nullcontext():
-            probabilities = learner.predict_proba(rows.features)
-        losses = loss.of_answers(probabilities, rows.targets)
-        evaluation.update(probabilities, rows.targets, losses)
+            answers = learner.answer(rows.features)
+        targets = learner.task.checked(rows.targets, len(rows.targets))
+        evaluation.update(answers, targets, loss.of_answers(answers, targets))
         yield Testing(stop, len(dataset))
     yield Tested(
         samples=evaluation.samples,
         accuracy=evaluation.accuracy,
         loss=evaluation.loss,
         seconds=time.perf_counter() - started,
+        metrics={
+            name: value
+            for name, value in evaluation.metrics.items()
+            if not name.startswith("windowed")
+        },
     )

@@ -24,9 +24,9 @@ class KernelModel(RefittedModel):
         [1ᵀ      0] [b] = [0],
 
     or `(K + λI) α = y`, b = 0, which is kernel ridge regression. Probabilities are those of
-    `ridge.shares_of`; where targets are numbers, y is these and f(x) the answer. Samples and their y
-    are the tuples of a memory. While learning, batches are
-    scored by the solution of the first samples, renewed when their number has doubled.
+    `ridge.shares_of`; where targets are numbers, y is these and f(x) the answer. Samples and their
+    y are the tuples of a memory. While learning, batches are scored by the solution of the first
+    samples, renewed when their number has doubled.
 
     Args:
         memory: of codes (n, D) and y (n, C), empty.

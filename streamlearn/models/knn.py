@@ -74,9 +74,9 @@ class KNNModel:
         return (shares / shares.sum(-1, keepdim=True)).to("cpu", torch.float32)
 
     def neighbours(self, codes: Tensor) -> tuple[Tensor, Tensor]:
-        """Distances (B, k), ascending, and classes (B, k) or values (B, k, C) of the nearest samples.
+        """Distances (B, k), ascending, of the nearest samples, and their classes (B, k).
 
-        Fewer than k where there are fewer samples.
+        Values (B, k, C) where targets are numbers. Fewer than k where there are fewer samples.
         """
         query = codes.to(self.memory.device, accumulation_dtype(self.memory.dtype))
         if self.metric == "cosine":

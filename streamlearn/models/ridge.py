@@ -82,7 +82,7 @@ class RidgeModel(RefittedModel):
 
 
 def fitted_rows(targets: Tensor, classes: int, loss: Loss) -> Tensor:
-    """What outputs are fitted to, (B, C) float64: rows of −1 with a 1 for classes, or the values."""
+    """What outputs are fitted to, (B, C) float64: rows of −1 with a 1 for classes, or values."""
     if loss.values:
         return targets.to(torch.float64)
     return 2.0 * F.one_hot(targets, classes).to(torch.float64) - 1.0

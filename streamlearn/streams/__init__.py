@@ -2,17 +2,21 @@
 
 from .base import Batch, Dataset, OnError, Order, Rows, SkippedItem, Stream
 from .catalogue import KINDS, open_data
+from .endless import EndlessStream
 from .splits import Splits
+from .teachers import TeacherSpec
 
 __all__ = [
     "KINDS",
     "Batch",
     "Dataset",
+    "EndlessStream",
     "OnError",
     "Order",
     "Rows",
     "SkippedItem",
     "Splits",
     "Stream",
+    "TeacherSpec",
     "open_data",
 ]

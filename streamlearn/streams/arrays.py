@@ -7,6 +7,7 @@ import torch
 from numpy.typing import NDArray
 
 from streamlearn.errors import ConfigError, DataError
+from streamlearn.tasks import Classes, Outputs, Task
 
 from .base import OnError, Rows, SkippedItem
 from .splits import Request, refuse
@@ -22,9 +23,9 @@ class ArrayDataset:
 
     Args:
         name: for people.
-        classes: the classes' names.
+        classes: the classes' names; none where targets are numbers.
         features: (n, D) float32 vectors or (n, channels, height, width) uint8 images.
-        targets: (n,) int64 indices into the classes; any value in a faulty row.
+        targets: (n,) int64 indices into the classes, or (n, K) numbers; any value in a faulty row.
         faults: why a row cannot be used, by its position.
         on_error: "skip" names faulty rows in what `read` returns, "stop" raises at the first.
         where: what a row is a row of, in messages: "row 17 of x in FILE", counted from 0; the
@@ -41,7 +42,7 @@ class ArrayDataset:
         name: str,
         classes: Sequence[str],
         features: NDArray[np.generic],
-        targets: NDArray[np.int64],
+        targets: NDArray[np.int64] | NDArray[np.float64],
         *,
         faults: Mapping[int, str] | None = None,
         on_error: OnError = "stop",
@@ -61,6 +62,11 @@ class ArrayDataset:
         self._faulty[list(self._faults)] = True
         fits = image_size is None or features.shape[2:] == (image_size, image_size)
         self._resize = None if fits else image_size
+
+    @property
+    def task(self) -> Task:
+        """The classes, or as many outputs as there are numbers in a target."""
+        return Classes(self.classes) if self.classes else Outputs(self._targets.shape[1])
 
     @property
     def feature_shape(self) -> tuple[int, ...]:

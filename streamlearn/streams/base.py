@@ -11,6 +11,7 @@ from torch import Tensor
 
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.state import StateTree
+from streamlearn.tasks import Task
 
 from .augment import Augmentation, AugmentName
 
@@ -33,7 +34,7 @@ class Rows:
     """Rows read from a data set, the unusable ones left out and named.
 
     features: (B, …) uint8 images (B, channels, height, width) or float32 vectors (B, D).
-    targets: (B,) int64 indices into the data set's classes.
+    targets: (B,) int64 indices into the data set's classes, or (B, K) numbers.
     index: (B,) int64 positions in the data set.
     """
 
@@ -57,7 +58,12 @@ class Dataset(Protocol):
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes' names; a target is an index into them."""
+        """The classes' names; a target is an index into them. None where targets are numbers."""
+        ...
+
+    @property
+    def task(self) -> Task:
+        """What targets are: indices into the classes, or numbers."""
         ...
 
     @property
@@ -142,6 +148,11 @@ class Stream:
     def __len__(self) -> int:
         return len(self._items)
 
+    @property
+    def total(self) -> int | None:
+        """Items over all epochs; None where there is no end."""
+        return len(self._items)
+
     def batches(self, size: int, *, ahead: bool = False) -> Iterator[Batch]:
         """The remaining mini-batches, from the cursor on; the last one may be smaller.
 
@@ -175,8 +186,7 @@ class Stream:
             yield from self._hand_out(size, read)
 
     def _hand_out(self, size: int, read: Callable[[int, int], Rows]) -> Iterator[Batch]:
-        while self.position < len(self._items):
-            stop = self._stop(self.position, size)
+        while (stop := self._stop(self.position, size)) > self.position:
             rows = read(self.position, stop)
             self.position = stop
             yield Batch(rows, stop)
@@ -197,7 +207,7 @@ class Stream:
         """The cursor, and what must agree for it to mean the same items."""
         return {
             "position": self.position,
-            "items": len(self._items),
+            "items": self.total,
             "order": self.order,
             "seed": self.seed,
         }
@@ -217,9 +227,9 @@ class Stream:
                     f"has {here[key]!r}; give back the data that the run began with"
                 )
         position = int(state["position"])
-        if not 0 <= position <= len(self._items):
+        if not 0 <= position <= (position if self.total is None else self.total):
             raise FormatError(
-                f"the cursor stands at {position} of {len(self._items)} items; the state is "
+                f"the cursor stands at {position} of {self.total} items; the state is "
                 "damaged, fall back to an earlier commit"
             )
         self.position = position

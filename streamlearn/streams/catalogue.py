@@ -13,6 +13,8 @@ from .folders import open_folder
 from .mnist import open_fashion, open_mnist
 from .npz import open_npz
 from .splits import Request, Splits, unknown_word
+from .synthetic import open_teacher
+from .teachers import TeacherSpec
 
 __all__ = ["KINDS", "open_data"]
 
@@ -25,6 +27,7 @@ _OPENERS: dict[str, Callable[[Request], Splits]] = {
     "digits": open_digits,
     "river": open_river,
     "npz": open_npz,
+    "teacher": open_teacher,
 }
 
 KINDS: tuple[str, ...] = tuple(_OPENERS)
@@ -41,6 +44,7 @@ def open_data(
     on_error: OnError = "stop",
     holdout: float = 0.2,
     image_size: int | None = None,
+    teacher: TeacherSpec | None = None,
 ) -> Splits:
     """Open a data set: what to learn from and what to test on.
 
@@ -55,6 +59,7 @@ def open_data(
             0 gives no test part.
         image_size: bring images to this many pixels a side; by default they keep their size, and
             those of a folder get that of the first.
+        teacher: what labels random samples, and which (teacher).
 
     Raises:
         ConfigError: a setting that is out of range, missing, or without meaning for this kind.
@@ -69,7 +74,7 @@ def open_data(
         )
     if image_size is not None and image_size < 1:
         raise ConfigError(f"data.image_size={image_size} must be at least 1; leave it out")
-    request = Request(kind, root, path, name, download, on_error, holdout, image_size)
+    request = Request(kind, root, path, name, download, on_error, holdout, image_size, teacher)
     try:
         return _OPENERS[kind](request)
     except StreamlearnError:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from streamlearn.errors import ConfigError, DataError, DataNotFoundError
+from streamlearn.tasks import Classes
 
 from .base import OnError, Rows, SkippedItem
 from .images import Header, decode_image, read_header
@@ -66,6 +67,11 @@ class ImageFolder:
                     "classes to learn; remove it, or add such a folder to the training images"
                 )
         self._targets = np.array([known[label] for label in own], dtype=np.int64)
+
+    @property
+    def task(self) -> Classes:
+        """The classes."""
+        return Classes(self.classes)
 
     @property
     def feature_shape(self) -> tuple[int, ...]:

@@ -10,8 +10,10 @@ import torch
 from numpy.typing import NDArray
 
 from streamlearn.errors import ConfigError, DataError
+from streamlearn.tasks import Task
 
 from .base import Dataset, OnError, Rows, SkippedItem
+from .teachers import TeacherSpec
 
 __all__ = ["Request", "Splits", "Subset", "given_path", "hold_out", "refuse", "unknown_word"]
 
@@ -21,10 +23,15 @@ _HOLD_OUT_SEED = 0x5EED
 
 @dataclass(frozen=True)
 class Splits:
-    """The part to learn from and the part to test on, None where nothing is held out."""
+    """The part to learn from and the part to test on, None where nothing is held out.
+
+    endless: items of `train` are made as they are asked for, at any position from 0 on, and their
+    order is that of their positions.
+    """
 
     train: Dataset
     test: Dataset | None
+    endless: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +46,7 @@ class Request:
     on_error: OnError
     holdout: float
     image_size: int | None
+    teacher: TeacherSpec | None = None
 
 
 class Subset:
@@ -63,6 +71,11 @@ class Subset:
     def classes(self) -> tuple[str, ...]:
         """The classes of the whole data set."""
         return self._dataset.classes
+
+    @property
+    def task(self) -> Task:
+        """What targets are in the whole data set."""
+        return self._dataset.task
 
     @property
     def feature_shape(self) -> tuple[int, ...]:

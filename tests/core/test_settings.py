@@ -93,7 +93,7 @@ def test_settings_never_change() -> None:
     ({"optimizer": {"momentum": 1}}, "optimizer.momentum=1 .* less than 1"),
     ({"optimizer": {"decay": 1.0}}, "optimizer.decay=1.0 .* less than 1"),
     ({"learner": {"batch": 0}}, "learner.batch=0"),
-    ({"learner": {"loss": "mse"}}, "learner.loss=mse .* 'auto', 'cross_entropy', 'squared_error' or"),
+    ({"learner": {"loss": "mse"}}, "learner.loss=mse .* 'auto', 'cross_entropy', 'squared_error'"),
     ({"learner": {"dtype": "f32"}}, "learner.dtype=f32 .* 'auto', 'float32', 'bfloat16'"),
     ({"learner": {"device": "tpu"}}, "learner.device=tpu .* 'auto', 'cpu' or 'cuda'"),
     ({"learner": {"cold_start": "warm"}}, "learner.cold_start=warm .* 'online' or 'chance'"),

@@ -143,6 +143,8 @@ def test_a_finished_run_is_evaluated_linearised_too(tmp_path: Path) -> None:
     other = list(evaluate(tmp_path / "run", ["evaluation.linearise=true"]))[-1]
     assert isinstance(plain, Tested)
     assert isinstance(other, Tested)
+    assert other.accuracy is not None
+    assert plain.accuracy is not None
     assert other.accuracy < plain.accuracy
     with begin(tmp_path, "second", (*COMMON, "evaluation.linearise=true")) as session:
         finished = list(session.events())[-1]

@@ -138,7 +138,7 @@ def everything(run: Path) -> Iterator[tuple[str, Any]]:
     assert splits.test is not None
     rows = splits.test.read(np.arange(64, dtype=np.int64))
     yield "predictions", loop.learner.predict_proba(rows.features).numpy()
-    yield "confusion", loop.evaluation.confusion.numpy()
+    yield "confusion", loop.evaluation.state_dict()["confusion"].numpy()
     yield "cursor", json.dumps(loop.stream.state_dict())
 
 
@@ -178,7 +178,9 @@ def test_every_layer_resumes_to_the_bit_before_and_after_the_encoder_is_fitted(
             break
         with Session.resume(path) as session:
             found = run_until_stopped(session)
-    assert found.evaluation.confusion.equal(expected.evaluation.confusion)
+    assert found.evaluation.state_dict()["confusion"].equal(
+        expected.evaluation.state_dict()["confusion"]
+    )
     for name, memory in expected.learner.memories().items():
         other = found.learner.memories()[name]
         assert len(memory) == len(other)
