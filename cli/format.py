@@ -34,8 +34,10 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def figure(value: float | None) -> str:
-    """A number in any unit by its first four figures: `0.06214`, `12.5`, `1.24e+07`."""
-    return MISSING if value is None or not math.isfinite(value) else f"{value:.4g}"
+    """A number in any unit by four figures or more: `0.06214`, `12.5`, `61,914`, `1.24e+07`."""
+    if value is None or not math.isfinite(value):
+        return MISSING
+    return f"{value:,.0f}" if 9999.5 <= abs(value) < 9999999.5 else f"{value:.4g}"
 
 
 def percent(fraction: float | None, digits: int = 2) -> str:

@@ -5,7 +5,8 @@ from typing import Any
 
 from streamlearn.storage import LayerEntry, RunPath, RunReader, resume_command
 
-from .format import clean, count, duration, number, percent, size, span
+from .describe import ERRORS
+from .format import clean, count, duration, figure, number, percent, size, span
 from .json_lines import to_json
 from .output import Output
 from .status import run_status
@@ -123,6 +124,8 @@ def _value(name: str, value: Any) -> str:
         return number(None)
     if "accuracy" in name:
         return percent(value)
+    if name.endswith(ERRORS):
+        return figure(value)
     if name.endswith("bytes"):
         return size(value)
     if name.endswith("seconds"):

@@ -265,7 +265,9 @@ def _ticks(low: float, high: float, rows: int, down: int, fractions: bool) -> di
 def _tick(value: float | None, width: int, fractions: bool) -> str:
     if value is None:
         return " " * width
-    return f"{100 * value:3.0f}%" if fractions else f"{value:{width}.3g}"
+    if fractions:
+        return f"{100 * value:3.0f}%"
+    return f"{value:{width},.0f}" if 999.5 <= value < 999999.5 else f"{value:{width}.3g}"
 
 
 def _axis(first: float, last: float, gutter: int, columns: int, margin: int, unicode: bool) -> Text:

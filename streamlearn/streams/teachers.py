@@ -104,23 +104,27 @@ class Teacher:
     def _matrix(self, rows: int, columns: int) -> Array:
         values = normals(self.spec.seed, _WEIGHTS, self._drawn, rows * columns)
         self._drawn += 1
-        return values.reshape(rows, columns) / columns**0.5
+        matrix: Array = values.reshape(rows, columns) / columns**0.5
+        return matrix
 
     def __call__(self, inputs: Array) -> Array:
         """Targets (n, K) of inputs (n, D)."""
         spec = self.spec
+        found: Array
         if spec.teacher == "softmax":
             logits = (spec.kappa / spec.features) * (_rms_norm(inputs) @ self.keys.T)  # (n, keys)
             shares = np.exp(logits - spec.kappa)  # a logit is at most κ
-            found: Array = (shares @ self.values) / shares.sum(-1, keepdims=True)
+            found = (shares @ self.values) / shares.sum(-1, keepdims=True)
             return found
         if spec.teacher == "linear":
             scale = spec.features**0.5 if spec.inputs == "sphere" else 1.0
-            return scale * (inputs @ self.weight.T)
+            found = scale * (inputs @ self.weight.T)
+            return found
         stream = inputs  # e (n, D)
         for first, second in self.blocks:
             stream = stream + np.maximum(_rms_norm(stream) @ first.T, 0.0) @ second.T
-        return _rms_norm(stream) @ self.weight.T
+        found = _rms_norm(stream) @ self.weight.T
+        return found
 
 
 def _rms_norm(rows: Array) -> Array:

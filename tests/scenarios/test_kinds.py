@@ -63,7 +63,7 @@ def everything(run: Path) -> Iterator[tuple[str, Any]]:
     for name, tensor in tensors.items():
         yield name, tensor.to(torch.float64).numpy().tobytes()
     features = splits_probe(scenario)
-    yield "answers", loop.learner.predict_proba(features).numpy().tobytes()
+    yield "answers", loop.learner.answer(features).numpy().tobytes()
 
 
 def splits_probe(scenario: Any) -> torch.Tensor:

@@ -33,6 +33,7 @@ def test_the_scenarios_that_are_promised_are_there() -> None:
         "cifar10-onepass-raw",
         "cifar10-onepass-mlp",
         "cifar100-onepass",
+        "teacher-student",
     }
 
 

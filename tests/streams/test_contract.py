@@ -111,7 +111,8 @@ def _seen(stream: Stream, size: int, *, ahead: bool = False) -> list[Rows]:
 
 
 def test_every_kind_is_under_this_contract() -> None:
-    assert set(KINDS) == {name.split()[0] for name in BUILDS}
+    endless = {"teacher"}  # has no items that could be counted, and tests of its own
+    assert set(KINDS) - endless == {name.split()[0] for name in BUILDS}
 
 
 def test_rows_have_the_promised_shapes_and_types(splits: Splits) -> None:

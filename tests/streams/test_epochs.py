@@ -11,6 +11,7 @@ from torch import Tensor
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.streams import Rows, Stream
 from streamlearn.streams.augment import shifted
+from streamlearn.tasks import Classes
 
 
 @dataclass
@@ -22,6 +23,10 @@ class Pictures:
     classes: tuple[str, ...] = ("a", "b")
     feature_shape: tuple[int, ...] = (2, 6, 7)
     reads: list[int] = field(default_factory=list)
+
+    @property
+    def task(self) -> Classes:
+        return Classes(self.classes)
 
     def __len__(self) -> int:
         return self.count
