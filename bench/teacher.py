@@ -1,12 +1,14 @@
 """A teacher's function learnt online: test error against samples, growing beside parametric.
 
     python -m bench.teacher [--samples N] [--seeds 0 1 2] [--sides NAME …] [--json FILE] [--png PNG]
+                            [--trials FILE]
 
 The scenario `teacher-student` in one pass. The growing layer, the parametric softmax of equal width
 (as many keys as the growing layer has tuples at the end), and a residual MLP like the teacher but
 wider get 16 trials of settings each, ridge and kernel ridge 4: on the stream of a teacher of its
 own (seed 100), by the test error at the end. The best settings then learn the streams of the other
-seeds, each of another teacher. Every trial is in the JSON.
+seeds, each of another teacher. Every trial is in the JSON, and a line of the output as soon as it
+is known; --trials takes such lines of a run with as many samples, whose trials are not run again.
 """
 
 import argparse
@@ -51,7 +53,7 @@ def sides(samples: int) -> dict[str, tuple[list[str], Grid]]:
         ),
         "MLP, 2 blocks": (
             [*trained, "network.layers=dense", "network.hidden=2", "network.activation=relu"],
-            {"learner.batch": batches, "network.width": [512, 2048],
+            {"learner.batch": batches, "network.width": [128, 512],
              "learner.lr": [0.0003, 0.001, 0.003, 0.01]},
         ),
         "ridge": (["learner=ridge"], {"learner.regularisation": [0.1, 1, 10, 100]}),
@@ -88,18 +90,26 @@ def curve(words: list[str], samples: int, seed: int, at: list[int]) -> dict[str,
     return {"mse": found, "r2": r2, "seconds": loop.seconds, "bytes": loop.learner.nbytes}
 
 
-def tune(name: str, base: list[str], grid: Grid, samples: int) -> list[dict[str, Any]]:
+def tune(
+    name: str, base: list[str], grid: Grid, samples: int, known: list[dict[str, Any]]
+) -> list[dict[str, Any]]:
     """Every trial of a side, the best first."""
     trials = []
     for values in itertools.product(*grid.values()):
         words = [f"{key}={value}" for key, value in zip(grid, values, strict=True)]
+        trial: dict[str, Any] = {"side": name, "words": words}
+        earlier = [one for one in known if (one["side"], one["words"]) == (name, words)]
+        if earlier:
+            trials.append(earlier[0])
+            continue
         try:
-            mse = curve([*base, *words], samples, VALIDATION_SEED, [samples])["mse"][samples]
+            trial["mse"] = curve([*base, *words], samples, VALIDATION_SEED, [samples])["mse"][
+                samples
+            ]
         except StreamlearnError as error:  # rates that are too high
-            trials.append({"words": words, "mse": None, "error": str(error)})
-        else:
-            trials.append({"words": words, "mse": mse})
-        print(json.dumps({"side": name, **trials[-1]}), flush=True)
+            trial |= {"mse": None, "error": str(error)}
+        trials.append(trial)
+        print(json.dumps(trial), flush=True)
     return sorted(trials, key=lambda trial: float("inf") if trial["mse"] is None else trial["mse"])
 
 
@@ -132,15 +142,18 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=8000)
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     parser.add_argument("--sides", nargs="+", choices=list(sides(1)), default=list(sides(1)))
+    parser.add_argument("--trials", type=Path)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
     samples, at = options.samples, marks(options.samples)
     began = time.perf_counter()
     results: dict[str, Any] = {}
+    lines = options.trials.read_text().splitlines() if options.trials else []
+    known = [json.loads(line) for line in lines if line.startswith("{")]
     for name in options.sides:
         base, grid = sides(samples)[name]
-        trials = tune(name, base, grid, samples)
+        trials = tune(name, base, grid, samples, known)
         words = [*base, *trials[0]["words"]]
         runs = [curve(words, samples, seed, at) for seed in options.seeds]
         results[name] = {"words": words, "trials": trials, "runs": runs}

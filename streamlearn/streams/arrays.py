@@ -12,10 +12,10 @@ from streamlearn.tasks import Classes, Outputs, Task
 from .base import OnError, Rows, SkippedItem
 from .splits import Request, refuse
 
-__all__ = ["ArrayDataset", "as_vectors", "no_image_size"]
+__all__ = ["LARGEST", "ArrayDataset", "as_vectors", "no_image_size"]
 
-_LARGEST = 1e15
-"""Of a feature: encoders square it, and sum the squares, in float32."""
+LARGEST = 1e15
+"""Of a feature or a target: encoders and losses square it, and sum the squares, in float32."""
 
 
 class ArrayDataset:
@@ -112,12 +112,12 @@ def as_vectors(
     with np.errstate(over="ignore"):
         vectors = values.astype(np.float32)
     faults: dict[int, str] = {}
-    usable = np.abs(vectors) <= _LARGEST  # False for NaN too
+    usable = np.abs(vectors) <= LARGEST  # False for NaN too
     for row in np.flatnonzero(~usable.all(axis=1)).tolist():
         column = int(np.flatnonzero(~usable[row])[0])
         feature = repr(names[column]) if names else str(column)
         value = values[row, column]
-        beyond = f", beyond {_LARGEST:g}" if np.isfinite(value) else ""
+        beyond = f", beyond {LARGEST:g}" if np.isfinite(value) else ""
         faults[row] = f"feature {feature} is {value}{beyond}"
     return vectors, faults
 

@@ -1,4 +1,4 @@
-"""The classification data sets that come inside the river package, by name."""
+"""The data sets that come inside the river package, by name."""
 
 import importlib
 import re
@@ -11,20 +11,22 @@ from numpy.typing import NDArray
 
 from streamlearn.errors import ConfigError, DataError
 
-from .arrays import ArrayDataset, as_vectors, no_image_size
+from .arrays import LARGEST, ArrayDataset, as_vectors, no_image_size
 from .base import OnError
 from .splits import Request, Splits, hold_out, unknown_word
 
 __all__ = ["dataset_of_rows", "open_river"]
 
 _CLASSIFICATION = ("Binary classification", "Multi-class classification")
+_REGRESSION = "Regression"
+_TASKS = (*_CLASSIFICATION, _REGRESSION)
 
 
 def open_river(request: Request) -> Splits:
     """A bundled data set by its name in river (case does not matter); part of it is held out.
 
     Raises:
-        ConfigError: there is no such set, it is no classification, or it is not bundled.
+        ConfigError: there is no such set, it has several targets, or it is not bundled.
         DataError: it has features that are no numbers.
 
     """
@@ -39,7 +41,7 @@ def open_river(request: Request) -> Splits:
     bundled = {
         name: kind() for name, kind in sets.items() if not issubclass(kind, base.RemoteDataset)
     }
-    choices = sorted(name for name, found in bundled.items() if found.task in _CLASSIFICATION)
+    choices = sorted(name for name, found in bundled.items() if found.task in _TASKS)
     if request.name is None:
         raise ConfigError(f"data=river needs data.name; choose one of {', '.join(choices)}")
     exact = {name.casefold(): name for name in sets}
@@ -53,15 +55,20 @@ def open_river(request: Request) -> Splits:
         )
     if name not in choices:
         raise ConfigError(
-            f"river's {name} is for {bundled[name].task.lower()}, not for classification; "
+            f"river's {name} is for {bundled[name].task.lower()}, which has several targets; "
             f"choose one of {', '.join(choices)}"
         )
-    dataset = dataset_of_rows(name, bundled[name], on_error=request.on_error)
+    numbers = bundled[name].task == _REGRESSION
+    dataset = dataset_of_rows(name, bundled[name], on_error=request.on_error, numbers=numbers)
     return hold_out(dataset, request.holdout)
 
 
 def dataset_of_rows(
-    name: str, rows: Iterable[tuple[Mapping[Any, Any], Any]], *, on_error: OnError
+    name: str,
+    rows: Iterable[tuple[Mapping[Any, Any], Any]],
+    *,
+    on_error: OnError,
+    numbers: bool = False,
 ) -> ArrayDataset:
     """Dictionaries of features and their labels as a data set in memory.
 
@@ -73,9 +80,10 @@ def dataset_of_rows(
         name: for people.
         rows: (features by name, label) pairs; read once.
         on_error: what the data set does with faulty rows.
+        numbers: whether labels are numbers to be learnt as such, one a row.
 
     Raises:
-        DataError: a feature is no number, or there are no rows.
+        DataError: a feature, or a label that should be one, is no number; or there are no rows.
 
     """
     records = list(rows)
@@ -90,20 +98,30 @@ def dataset_of_rows(
         if None in table[row]:
             faults[row] = f"feature {names[table[row].index(None)]!r} is missing"
     labels = [label for _, label in records]
+    if numbers:
+        values = _numbers(name, ["label"], [[label] for label in labels], "target")  # (n, 1)
+        usable = np.abs(values[:, 0]) <= LARGEST  # False for NaN too
+        faults |= {
+            row: "it has no label" if labels[row] is None else f"its label is {labels[row]}"
+            for row in np.flatnonzero(~usable).tolist()
+        }
+        return ArrayDataset(name, (), vectors, values, faults=faults, on_error=on_error)
     faults |= {row: "it has no label" for row, label in enumerate(labels) if label is None}
     classes, targets = _classes(labels)
     return ArrayDataset(name, classes, vectors, targets, faults=faults, on_error=on_error)
 
 
-def _numbers(name: str, names: list[str], table: list[list[Any]]) -> NDArray[np.float64]:
+def _numbers(
+    name: str, names: list[str], table: list[list[Any]], what: str = "feature"
+) -> NDArray[np.float64]:
     kinds = {type(value) for row in table for value in row}
     unfit = {kind for kind in kinds if not issubclass(kind, (int, float, np.number, NoneType))}
     for row in table if unfit else ():
         for column, value in zip(names, row, strict=True):
             if type(value) in unfit:
                 raise DataError(
-                    f"feature {column!r} of {name} holds {value!r}, which is no number; "
-                    "only numeric and boolean features can be learnt"
+                    f"{what} {column!r} of {name} holds {value!r}, which is no number; "
+                    f"only numeric and boolean {what}s can be learnt"
                 )
     return np.array(table, dtype=np.float64)  # None becomes NaN
 

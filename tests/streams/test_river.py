@@ -3,11 +3,13 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 from streamlearn.errors import ConfigError, DataError
 from streamlearn.streams import Dataset, Rows, open_data
 from streamlearn.streams.base import OnError
 from streamlearn.streams.bundled import dataset_of_rows
+from streamlearn.tasks import Outputs
 
 
 def _all(dataset: Dataset) -> Rows:
@@ -41,8 +43,8 @@ def test_the_bundled_sets_are_read_whole(
     ("name", "message"),
     [
         ("shutle", "river data set 'shutle' is not known; did you mean 'Shuttle'"),
-        ("TrumpApproval", "TrumpApproval is for regression, not for classification; choose"),
-        ("yeast", "Yeast is for multi-output binary classification, not for"),
+        ("solarflare", "SolarFlare is for multi-output regression, which has several targets; cho"),
+        ("yeast", "Yeast is for multi-output binary classification, which has"),
         ("elec2", "Elec2 is not bundled with the package but downloaded; choose one of"),
         (None, "data=river needs data.name; choose one of"),
     ],
@@ -52,7 +54,9 @@ def test_a_name_that_cannot_be_opened_is_answered_with_those_that_can(
 ) -> None:
     with pytest.raises(ConfigError, match=message) as caught:
         open_data("river", name=name)
-    assert "Bananas, ImageSegments, Phishing, Shuttle" in str(caught.value)
+    assert "Bananas, ChickWeights, ImageSegments, Phishing, SP500Stocks, Shuttle" in str(
+        caught.value
+    )
 
 
 def test_features_stand_in_the_order_of_their_names() -> None:
@@ -110,3 +114,33 @@ def test_features_that_are_no_numbers_are_refused(value: Any) -> None:
 def test_no_rows_are_refused() -> None:
     with pytest.raises(DataError, match="mine is empty; give data with at least one row"):
         _rows()
+
+
+@pytest.mark.parametrize(("name", "count", "width"), [
+    ("TrumpApproval", 1001, 6), ("ChickWeights", 578, 3), ("SP500Stocks", 1257, 10),
+])  # fmt: skip
+def test_numbers_are_learnt_as_numbers(name: str, count: int, width: int) -> None:
+    train = open_data("river", name=name, holdout=0).train
+    assert (len(train), train.feature_shape, train.classes) == (count, (width,), ())
+    assert train.task == Outputs(1)
+    rows = train.read(np.arange(count, dtype=np.int64))
+    assert rows.targets.shape == (count, 1)
+    assert rows.targets.dtype == torch.float64
+    parts = open_data("river", name=name)
+    assert parts.test is not None
+    assert parts.test.task == Outputs(1)
+
+
+def test_rows_without_a_usable_number_are_faulty() -> None:
+    labels = [1.5, None, float("nan"), 2, 1e30]
+    records = [({"x": 1.0}, label) for label in labels]
+    dataset = dataset_of_rows("numbers", records, on_error="skip", numbers=True)
+    rows = dataset.read(np.arange(5, dtype=np.int64))
+    assert rows.targets.tolist() == [[1.5], [2.0]]
+    assert [item.reason for item in rows.skipped] == [
+        "it has no label", "its label is nan", "its label is 1e+30",
+    ]  # fmt: skip
+    with pytest.raises(
+        DataError, match="target 'label' of words holds 'x', which is no number; only"
+    ):
+        dataset_of_rows("words", [({"x": 1.0}, "x")], on_error="skip", numbers=True)
