@@ -243,7 +243,7 @@ def _describe(event: ComparisonEvent) -> str:
             return (
                 f"{event.scenario}: {number_of} learner{'s' if number_of != 1 else ''}, "
                 f"{event.total_samples:,} samples in batches of {event.batch:,}, "
-                f"{event.classes} classes, seed {event.seed}"
+                f"{f'{event.classes} classes' if event.classes else 'numbers'}, seed {event.seed}"
             )
         case ComparisonProgress() if event.testing is None:
             done = event.position / max(1, event.total_samples)

@@ -177,8 +177,14 @@ class _Handed(Stream):
 
     def __init__(self, source: Stream) -> None:
         vars(self).update(vars(source))  # the same items, not a copy of them
+        self._source = source
         self.position = 0
         self.next: Batch | None = None
+
+    @property
+    def total(self) -> int | None:
+        """The source's."""
+        return self._source.total
 
     def batches(self, size: int, *, ahead: bool = False) -> Iterator[Batch]:
         """What was handed over; at an end when nothing was."""

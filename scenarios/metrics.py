@@ -20,9 +20,9 @@ class Metric:
     """One figure.
 
     name: in a run's summary. title: of a column, short. source, field: the event that has it, and
-    its name there. unit: a share is shown in percent. higher_is_better: otherwise lower is.
-    in_table: whether a table of a terminal has a column for it; JSON has them all.
-    in_curve: whether learning curves may show it.
+    its name there, or among its metrics. unit: a share is shown in percent. higher_is_better:
+    otherwise lower is. in_table: whether a table of a terminal has a column for it; JSON has them
+    all. in_curve: whether learning curves may show it.
     """
 
     name: str
@@ -47,9 +47,15 @@ METRICS: dict[str, Metric] = {
         Metric("test_accuracy", "test", "tested", "accuracy"),
         Metric("prequential_accuracy", "preq.", "progress", "accuracy"),
         Metric("windowed_accuracy", "window", "progress", "windowed_accuracy", in_curve=True),
+        Metric("test_mae", "test MAE", "tested", "mae", "number", False),
+        Metric("test_rmse", "test RMSE", "tested", "rmse", "number", False),
+        Metric("test_r2", "test R²", "tested", "r2", "number", in_table=False),
+        Metric("prequential_mae", "preq. MAE", "progress", "mae", "number", False),
+        Metric("windowed_mae", "window MAE", "progress", "windowed_mae", "number", False,
+               in_curve=True),
         Metric("test_loss", "test loss", "tested", "loss", "number", False, in_table=False),
     )
-}
+}  # fmt: skip
 """In the order in which they decide: a table is sorted by the first one that there is."""
 
 CURVES = tuple(metric.name for metric in METRICS.values() if metric.in_curve)
@@ -60,7 +66,7 @@ def measured(event: Progress | Tested) -> dict[str, float]:
     """The figures that an event has."""
     source = "tested" if isinstance(event, Tested) else "progress"
     found = {
-        metric.name: getattr(event, metric.field, None)
+        metric.name: getattr(event, metric.field, event.metrics.get(metric.field))
         for metric in METRICS.values()
         if metric.source == source
     }

@@ -8,6 +8,7 @@ import pytest
 
 from streamlearn.errors import ConfigError
 from streamlearn.events import Finished, Progress, Started, Stopped, Tested, as_json
+from streamlearn.scenarios.compare import Comparison, LearnerResult
 from streamlearn.scenarios.session import Session, evaluate
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader
@@ -163,3 +164,12 @@ def test_the_seed_of_the_run_is_that_of_the_teacher_unless_it_has_its_own(tmp_pa
         found[name] = finished.metrics["test_mae"]
     assert found["c"] == found["d"]  # ridge draws nothing
     assert len(set(found.values())) == 3
+
+
+def test_a_comparison_has_errors_where_accuracies_are_for_classes() -> None:
+    comparison = Comparison.start(COMMON, ["ridge", "knn"])
+    results = [event for event in comparison.events() if isinstance(event, LearnerResult)]
+    assert len(results) == 2
+    for result in results:
+        assert {"test_mae", "test_rmse", "windowed_mae"} <= set(result.values)
+        assert "test_accuracy" not in result.values
