@@ -52,8 +52,11 @@ class Ahead:
         snapshots: dict[str, MemorySnapshot] = {}
         left = _MOST_BYTES
         for name, memory in memories.items():
+            grown = memory.grown()
+            if not grown:
+                continue
             size = memory.layout.rows * memory.row_bytes
-            chosen = memory.grown()[: max(left // size, 1)]
+            chosen = grown[: max(left // size, 1)]
             if len(chosen) * size >= _LEAST_BYTES and left > 0:
                 snapshots[name] = memory.snapshot_of(chosen)
                 left -= len(chosen) * size

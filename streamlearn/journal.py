@@ -212,7 +212,9 @@ class Journal:
 
         While rows are rewritten as well, blocks that are full are not done with.
         """
-        return [] if self._rewriting else sorted(i for i in self._changes if i < full)
+        if self._rewriting:
+            return []
+        return sorted(index for index in self._changes if index < full)
 
     def take_only(self, indices: list[int]) -> dict[int, Change]:
         """The changes of these blocks; the others stay."""

@@ -155,7 +155,7 @@ class Memory(BlockList):
         """
         self.tiers.settle()
         key, weight, value = tuples
-        count = len(key)
+        count = key.shape[0]
         expected = ((count, self.key_width), (count,), (count, self.value_width))
         if (key.shape, weight.shape, value.shape) != expected:
             raise ShapeError(
@@ -199,7 +199,7 @@ class Memory(BlockList):
     def _append(
         self, columns: Mapping[str, Tensor], born: int | Tensor, largest: float | None = None
     ) -> None:
-        count, start = len(columns["key"]), 0
+        count, start = columns["key"].shape[0], 0
         while start < count:
             slot = self._tail()
             block = self._filling(slot)
