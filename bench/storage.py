@@ -3,7 +3,11 @@
     python -m bench.storage [append] [retrieval] [budget] [--gigabytes 4] [--folder FOLDER]
 
 append: 128-row batches into a memory and commits of it by a thread, against writing the same bytes
-to one file with one fsync; before and after, for a disk that slows down under way.
+to one file with one fsync; before and after, for a disk that slows down under way. PyTorch has one
+thread meanwhile: its own would wait for the processor that the commit has. A virtual machine may
+hand out fresh memory more slowly than a disk takes it, and an append needs twice what a plain file
+does; MALLOC_MMAP_THRESHOLD_ and MALLOC_TRIM_THRESHOLD_, if set to many gigabytes, let the process
+keep what it had in the round before.
 
 retrieval: queries to a memory that lies wholly on the disk, and with half of it in memory, against
 a plain sequential read of the same files. The page cache is dropped before each of them
@@ -111,7 +115,10 @@ def append(
         before = plain
         os.sync()
         warm(3 * rows)
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
         seconds, waited, written = append_once(folder, batches, width, dtype, steps, interval)
+        torch.set_num_threads(threads)
         os.sync()
         warm(3 * rows)
         plain = plain_write(folder / "plain", rows)
