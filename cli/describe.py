@@ -78,8 +78,8 @@ def _describe(event: Event) -> str:
             return f"testing {event.samples:,} of {event.total_samples:,}"
         case Tested():
             return (
-                f"test {_quality(event.accuracy, event.metrics)}, loss {number(event.loss)} "
-                f"on {event.samples:,} samples in {span(event.seconds)}"
+                f"test {_how(event)}{_quality(event.accuracy, event.metrics)}, "
+                f"loss {number(event.loss)} on {event.samples:,} samples in {span(event.seconds)}"
             )
         case Stopped():
             return f"stopped by {event.reason} at step {event.step:,}, sample {event.samples:,}"
@@ -169,3 +169,7 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
         ("run", clean(path)),
     ]
     return ["finished", *(f"  {name:<21} {value}" for name, value in rows)]
+
+
+def _how(tested: Tested) -> str:
+    return "with 1 + x for e^x, " if tested.linearised else ""

@@ -32,6 +32,8 @@ def evaluate(events: Iterable[Event], output: Output, *, json: bool, quiet: bool
                     output.line(f"{label:<13}  {figure(event.metrics.get(name))}")
             else:
                 output.line(f"test accuracy  {percent(event.accuracy)}")
+            if event.linearised:
+                output.line("linearised     1 + x for e^x in every growing layer")
             output.line(f"test loss      {number(event.loss, 4)}")
             output.line(f"samples        {count(event.samples)}")
         else:

@@ -9,6 +9,7 @@ first one only sets a flag in the session. Before there is a session, a signal r
 import contextlib
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -49,6 +50,7 @@ class StopSignals:
         self._stop: Callable[[str], None] | None = None
         self._restore: Callable[[], None] | None = None
         self._early: list[int] = []
+        self._before: dict[int, float] = {}
         self._first: dict[int, float] = {}
         self._previous: dict[int, Any] = {}
         self._pipe: tuple[int, int] | None = None
@@ -109,7 +111,9 @@ class StopSignals:
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         """Run by the interpreter in the main thread; once attached, the thread does the work."""
-        if self._stop is None:
+        # An exception in the middle of an import may have to pass C++ code, which aborts then; the
+        # signal is not lost, but kept for `attach`.
+        if self._stop is None and not _importing():
             raise Interrupted(number)
 
     def _listen(self) -> None:
@@ -125,10 +129,13 @@ class StopSignals:
 
     def _receive(self, number: int) -> None:
         with self._lock:
-            if self._stop is None:
-                self._early.append(number)
-                return
             now = time.monotonic()
+            if self._stop is None:
+                first = self._before.setdefault(number, now)
+                self._early.append(number)
+                if now - first > _GRACE[signal.Signals(number).name]:
+                    self._end(128 + number)  # nothing was begun that could be lost
+                return
             first = self._first.setdefault(number, now)
             if first == now:
                 if self._number is None:
@@ -141,3 +148,9 @@ class StopSignals:
             with contextlib.suppress(OSError):
                 os.write(2, _AT_ONCE)
             self._end(128 + number)
+
+
+def _importing() -> bool:
+    """Whether any module is being imported."""
+    specs = [getattr(module, "__spec__", None) for module in list(sys.modules.values())]
+    return any(getattr(spec, "_initializing", False) for spec in specs)

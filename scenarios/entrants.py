@@ -90,7 +90,7 @@ def _entrant(common: Sequence[str], text: str) -> Entrant:
     name = name or _called(words)
     _refuse_runs(words)
     try:
-        scenario = resolve([*common, *words])
+        scenario = resolve(words, common)
     except ConfigError as error:
         raise ConfigError(f"learner {name!r}: {error}") from None
     return Entrant(name, words, scenario)

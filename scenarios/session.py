@@ -16,6 +16,7 @@ import torch
 from streamlearn.errors import (
     ConfigError,
     FormatError,
+    NotFiniteError,
     RunExistsError,
     RunStateError,
     StorageError,
@@ -268,7 +269,12 @@ class Session:
                 f"{error}, or go back to the newest whole commit with: {remedy}"
             ) from error
         except StreamlearnError as error:
-            message = f"{error}; all before it is saved, go on with: {resume_command(self.path)}"
+            kept = f"all before it is saved in {str(self.path)!r}"
+            if isinstance(error, (ConfigError, NotFiniteError)):
+                # The same settings would end the same way, and a run cannot take others.
+                message = f"{error}; {kept}, and other settings need a new run"
+            else:
+                message = f"{error}; {kept}, go on with: {resume_command(self.path)}"
             self._logged(Notice(str(error)))
             if self._loop.step != self._committed_step:
                 self._commit("stopped")

@@ -37,19 +37,24 @@ RESUMABLE = (
 _SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner", "network")
 
 
-def resolve(words: Sequence[str]) -> Scenario:
+def resolve(words: Sequence[str], common: Sequence[str] = ()) -> Scenario:
     """The scenario that words name and change; without `scenario=` it is the default one.
+
+    Args:
+        words: KEY=VALUE, the later ones count.
+        common: words before these, which may be about what this kind of learner does not have.
 
     Raises:
         ConfigError: an unknown scenario or key, with the nearest right one, or a value of the wrong
             type or range.
     """
-    pairs = [split(word) for word in words]
+    own = [split(word) for word in words]
+    pairs = [*(split(word) for word in common), *own]
     chosen = [value for key, value in pairs if key == "scenario"]
     tables = load_tables(chosen[-1] if chosen else DEFAULT)
     _apply(tables, [pair for pair in pairs if pair[0] != "scenario"])
     scenario = scenario_from(tables)
-    _refuse_unused(scenario, pairs)
+    _refuse_unused(scenario, own)
     return _anchored(scenario)
 
 
@@ -143,12 +148,30 @@ def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None
     """Raise ConfigError for a word about a section that this kind of learner does not use."""
     kind = scenario.learner.kind
     if kind in NETWORK_KINDS:
+        _refuse_unused_layer(scenario, pairs)
         return
     for key, value in pairs:
         if key.partition(".")[0] in NETWORK_SECTIONS:
             raise ConfigError(
                 f"{key}={value} means nothing for learner={kind}, which is no network; leave it "
                 "out, or choose learner=growing or parametric"
+            )
+
+
+def _refuse_unused_layer(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
+    given = dict(pairs)
+    if {"layer.temperature", "layer.kappa"} <= set(given):
+        raise ConfigError(
+            "layer.temperature and layer.kappa say the same, √width / temperature = kappa; "
+            "give one of them"
+        )
+    if scenario.any_grows() or scenario.layer.kind == "parametric-softmax":
+        return
+    for key, value in pairs:
+        if key.partition(".")[0] in ("layer", "optimizer"):
+            raise ConfigError(
+                f"{key}={value} means nothing for learner=parametric, all of whose layers are "
+                "dense; leave it out, or set network.layers=mixed or growing"
             )
 
 

@@ -276,7 +276,8 @@ class Sweeping:
         row = self.sweep.row(cell)
         state, reason = row.state, row.reason
         if state != "finished":
-            if code in _STOPS:
+            told = self._reason is not None and code < 0 and worker.error is None
+            if code in _STOPS or told:
                 state, reason = "stopped", self._reason or "its process was told to stop"
             else:
                 state, reason = "failed", self._why(worker)

@@ -162,6 +162,7 @@ class Tested:
     loss: float
     seconds: float
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    linearised: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,8 +198,8 @@ class Finished:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
 
 
-_OF_NUMBERS = ("metrics", "outputs")
-"""What events say only where targets are numbers."""
+_SELDOM = ("metrics", "outputs", "linearised")
+"""What events say only where targets are numbers, or of a linearised test."""
 
 Event = (
     Started
@@ -217,7 +218,7 @@ Event = (
 def as_json(event: Event) -> dict[str, Any]:
     """The event as a dictionary that `json.dumps` can write, its name first."""
     fields = dataclasses.asdict(event)
-    for name in _OF_NUMBERS:
+    for name in _SELDOM:
         if not fields.get(name, True):
             del fields[name]
     return {"event": event.event, **fields}

@@ -10,6 +10,7 @@ from streamlearn.sections import OptionalBool, OptionalFloat, OptionalInt, Setti
 
 __all__ = [
     "COMMON",
+    "LINEAR_OPTIMIZERS",
     "NETWORK_KINDS",
     "NETWORK_SECTIONS",
     "DiscriminantSettings",
@@ -55,6 +56,9 @@ class GrowingSettings(TrainingSettings):
     kind: Literal["growing"] = "growing"
     revisit: Revisit = "append"
 
+
+LINEAR_OPTIMIZERS = ("foof", "mesa", "delta")
+"""Optimizers that move linear layers, and leave other parameters to AdamW."""
 
 _OPTIONS: dict[str, tuple[str, ...]] = {
     "sgd": ("momentum", "weight_decay"),

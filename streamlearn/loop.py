@@ -204,6 +204,7 @@ def held_out(
         accuracy=evaluation.accuracy,
         loss=evaluation.loss,
         seconds=time.perf_counter() - started,
+        linearised=linearise,
         metrics={
             name: value
             for name, value in evaluation.metrics.items()

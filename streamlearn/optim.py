@@ -92,6 +92,7 @@ class FunctionalSGD:
         *,
         places: Tensor | None = None,
         stored: int = 0,
+        before: Callable[[], object] | None = None,
     ) -> Tensor | None:
         """Store what every layer's last forward and backward passes say.
 
@@ -101,6 +102,8 @@ class FunctionalSGD:
                 names the sample's own tuple, counted among the last `stored` of each memory, to
                 which weight and value are added; the others are new and follow in their order.
             stored: tuples of each layer that places count.
+            before: called once nothing can refuse any more, before anything is stored; if it
+                raises, nothing is. For the step of other parameters, so that all move or none.
 
         Returns:
             The closure's loss, if there is one.
@@ -128,6 +131,8 @@ class FunctionalSGD:
         ]
         for layer, _, tuples in merged:
             layer.memory.check(tuples, self.steps + 1)
+        if before is not None:
+            before()
         self.steps += 1
         for layer, found, tuples in merged:
             layer.memory.rewrite(found, weight=tuples.weight, value=tuples.value)

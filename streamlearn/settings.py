@@ -13,7 +13,13 @@ from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_va
 from pydantic_core import PydanticCustomError
 
 from streamlearn.errors import ConfigError
-from streamlearn.kinds import NETWORK_KINDS, GrowingSettings, KindSettings, ParametricSettings
+from streamlearn.kinds import (
+    LINEAR_OPTIMIZERS,
+    NETWORK_KINDS,
+    GrowingSettings,
+    KindSettings,
+    ParametricSettings,
+)
 from streamlearn.sections import (
     OptionalFloat,
     Settings,
@@ -266,6 +272,15 @@ class ViTSettings(Settings):
     inner: int = Field(512, ge=1, description="of the inner layer of a dense feed-forward one")
     activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
 
+    @model_validator(mode="after")
+    def _heads_divide_width(self) -> Self:
+        if self.width % self.heads:
+            raise ValueError(
+                f"network.heads={self.heads} does not divide network.width={self.width}; choose a "
+                "width that is a multiple of the heads"
+            )
+        return self
+
 
 NetworkSettings = Annotated[MLPSettings | ViTSettings, Field(discriminator="kind")]
 
@@ -323,6 +338,7 @@ class LearnerSettings(Settings):
             )
         self._check_revisit()
         hidden, output = self.grows()
+        self._check_mixed(hidden, output)
         if kind == "growing" and not (output and all(hidden)):
             raise ValueError(
                 f"network.layers={self.network.layers} is not made of growing layers alone; "
@@ -335,6 +351,27 @@ class LearnerSettings(Settings):
                 "layers, which grow; set learner=growing, or network.layers=dense or mixed"
             )
         return self
+
+    def _check_mixed(self, hidden: list[bool], output: bool) -> None:
+        """Whether there are layers for what is asked of them."""
+        network, by_gradient = self.network, self.layer.kind == "parametric-softmax"
+        if network.layers == "mixed" and network.growing > network.hidden:
+            raise ValueError(
+                f"network.growing={network.growing} of network.hidden={network.hidden} hidden "
+                "layers cannot be as layer says; raise network.hidden or lower network.growing"
+            )
+        if network.layers == "mixed" and not output and not any(hidden):
+            raise ValueError(
+                "network.layers=mixed has no layer that is as layer says; raise network.hidden and "
+                "network.growing, set network.output=growing, or leave network.layers out"
+            )
+        optimizer = getattr(self.learner, "optimizer", None)
+        all_keys = network.kind == "mlp" and by_gradient and output and all(hidden)
+        if self.learner.kind == "parametric" and all_keys and optimizer in LINEAR_OPTIMIZERS:
+            raise ValueError(
+                f"learner.optimizer={optimizer} moves linear layers, and all of this network's are "
+                "parametric-softmax layers; set learner.optimizer=adam, or network.layers=mixed"
+            )
 
     def _check_revisit(self) -> None:
         if not isinstance(self.learner, (GrowingSettings, ParametricSettings)):

@@ -27,8 +27,9 @@ def patches_of(shape: tuple[int, ...], width: int, patch: int) -> int:
     """
     if len(shape) != 3 or math.prod(shape) != width:
         raise ConfigError(
-            f"network=vit needs pixels, but samples of shape {shape} come as {width} features; "
-            "give it images and set encoder=standardise encoder.constant=0"
+            f"network=vit needs the pixels of images, (channels, height, width), but samples of "
+            f"shape {shape} come otherwise; give it images and set encoder=standardise "
+            "encoder.constant=0"
         )
     if shape[1] % patch or shape[2] % patch:
         raise ConfigError(

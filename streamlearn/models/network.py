@@ -1,7 +1,7 @@
 """A network trained by gradients: growing layers by `FunctionalSGD`, parameters by an optimizer."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
@@ -82,10 +82,12 @@ class NetworkModel:
         if self.optimizer is not None:
             self._check_gradients()
             self._set_rates(self.optimizer)
-        if self.growth is not None:  # may refuse, and then nothing has moved yet
-            self._grow(self.growth, len(codes), index)
-        if self.optimizer is not None:
-            self.optimizer.step()
+        # Either may refuse, and then neither has moved anything.
+        move = None if self.optimizer is None else self.optimizer.step
+        if self.growth is not None:
+            self._grow(self.growth, len(codes), index, move)
+        elif move is not None:
+            move()
         self.samples += len(codes)
         output = output.detach()
         return Scores(
@@ -93,12 +95,18 @@ class NetworkModel:
             losses.detach().to("cpu", torch.float32),
         )
 
-    def _grow(self, growth: FunctionalSGD, count: int, index: Tensor | None) -> None:
+    def _grow(
+        self,
+        growth: FunctionalSGD,
+        count: int,
+        index: Tensor | None,
+        move: Callable[[], object] | None,
+    ) -> None:
         if self.places is None:
-            growth.step()
+            growth.step(before=move)
             return
         places = self.places.of(count, index)
-        growth.step(places=places, stored=self.places.stored)
+        growth.step(places=places, stored=self.places.stored, before=move)
         self.places.keep(places, index)
 
     def _cast(self, codes: Tensor) -> Tensor:

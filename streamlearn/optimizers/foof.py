@@ -182,7 +182,8 @@ def _observe(group: dict[str, Any], state: dict[str, Any], inputs: Tensor) -> No
             "steps": 0,
         }
     discount = group["discount"]
-    state["moment"].addmm_(inputs.T, inputs, beta=discount, alpha=1 / len(inputs))
+    moment: Tensor = state["moment"]
+    state["moment"] = moment.addmm(inputs.T, inputs, beta=discount, alpha=1 / len(inputs))
     past = discount * state["damping"] if group["regularisation"] == "cumulative" else 0.0
     state["damping"] = past + group["damping"]
     state["count"] = discount * state["count"] + 1
@@ -216,5 +217,6 @@ def _with_momentum(
     """`V ← μV + U` over the trained columns; the velocity of others waits."""
     if "velocity" not in state:
         state["velocity"] = direction.new_zeros(len(direction), batch.inputs.shape[1])
+    state["velocity"] = state["velocity"].clone()
     velocity: Tensor = state["velocity"][:, batch.columns]
     return velocity.mul_(momentum).add_(direction)

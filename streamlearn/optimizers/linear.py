@@ -65,7 +65,10 @@ class LinearOptimizer(SplitOptimizer):
 
     @abstractmethod
     def update(self, group: dict[str, Any], state: dict[str, Any], batch: LinearBatch) -> Tensor:
-        """The new trained columns (C, d) of one layer; `state` is the layer's own."""
+        """The new trained columns (C, d) of one layer.
+
+        `state` is the layer's own: its entries are replaced, never changed in their place.
+        """
 
     def owns(self, parameter: Tensor) -> bool:
         """Whether it is the weight of a linear layer, or the bias that belongs to one."""
@@ -90,9 +93,14 @@ class LinearOptimizer(SplitOptimizer):
             and (batch := _batch(unit)) is not None
         ]
         _refuse_not_finite([batch for _, _, batch in work])
-        updates = [
-            self.update(group, self.state[unit.weight], batch) for group, unit, batch in work
-        ]
+        before = [(unit.weight, dict(self.state[unit.weight])) for _, unit, _ in work]
+        try:
+            updates = [
+                self.update(group, self.state[unit.weight], batch) for group, unit, batch in work
+            ]
+        except BaseException:  # a matrix without an inverse, say: no layer has seen this batch
+            self.state.update(before)
+            raise
         for (_, unit, batch), matrix in zip(work, updates, strict=True):
             _write(unit, batch.columns, matrix)
         self._recorder.clear()

@@ -1,5 +1,6 @@
 """Mesa and FOOF: exact Newton steps, the objective that they minimise, and both inverses."""
 
+import copy
 from itertools import pairwise
 from typing import Any, Literal
 
@@ -302,6 +303,35 @@ def test_what_is_not_finite_is_refused_and_nothing_is_changed() -> None:
     assert torch.equal(moment, optimizer.state[first.weight]["moment"])
     fit(optimizer, network, randn(4, 3), randn(4, 2))
     assert not torch.equal(before[0], first.weight)
+
+
+def test_a_matrix_without_an_inverse_leaves_every_layer_as_it_was(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first, second = make_linear(3, 3), make_linear(3, 2)
+    network = nn.Sequential(first, second)
+    optimizer = FOOF(network, lr=0.1, momentum=0.5, refresh=3)
+    fit(optimizer, network, randn(4, 3), randn(4, 2))
+    before = copy.deepcopy(optimizer.state_dict())
+    calls = 0
+
+    def refuse(matrix: Tensor) -> Tensor:
+        nonlocal calls
+        calls += 1
+        if calls == 2:
+            raise NotFiniteError("no inverse")
+        return cholesky(matrix)
+
+    monkeypatch.setattr("streamlearn.optimizers.foof.cholesky", refuse)
+    for _ in range(2):  # until both make their factors anew
+        fit(optimizer, network, randn(4, 3), randn(4, 2))
+        before = copy.deepcopy(optimizer.state_dict())
+    with pytest.raises(NotFiniteError, match="no inverse"):
+        fit(optimizer, network, randn(4, 3), randn(4, 2))
+    after = optimizer.state_dict()
+    for place, state in before["state"].items():
+        for name, value in state.items():
+            assert torch.equal(torch.as_tensor(value), torch.as_tensor(after["state"][place][name]))
 
 
 def test_a_moment_that_overflows_is_an_error_that_moves_no_parameter() -> None:

@@ -194,6 +194,29 @@ def test_a_gradient_that_is_not_finite_changes_nothing() -> None:
     assert model.samples == 56
 
 
+@pytest.mark.parametrize("optimizer", ["foof", "delta"])
+def test_a_batch_that_the_optimizer_refuses_leaves_no_tuple(optimizer: str) -> None:
+    model = learner(
+        learner={**PARAMETRIC, "optimizer": optimizer},
+        network={**NARROW, "layers": "mixed", "growing": 1},
+    )
+    feed(model, *blobs(48))
+    assert isinstance(model.model, NetworkModel)
+    output = model.model.network.output
+    assert isinstance(output, torch.nn.Linear)
+    kept = output.weight.detach().clone()
+    with torch.no_grad():
+        output.weight.mul_(-1e25)  # gradients are finite then, their squares not
+    before = content(model)
+    with pytest.raises(NotFiniteError, match="no parameter was changed"):
+        model.learn(*blobs(8, seed=3))
+    assert content(model) == before
+    with torch.no_grad():
+        output.weight.copy_(kept)
+    model.learn(*blobs(8, seed=3))
+    assert model.samples == 56
+
+
 def test_a_kernel_machine_refuses_more_than_its_limit() -> None:
     model = learner(learner={"kind": "kernel", "batch": 8, "limit": 50, "dtype": "float32"})
     feed(model, *blobs(48))

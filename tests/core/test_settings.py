@@ -97,6 +97,28 @@ def test_settings_never_change() -> None:
     ({"learner": {"dtype": "f32"}}, "learner.dtype=f32 .* 'auto', 'float32', 'bfloat16'"),
     ({"learner": {"device": "tpu"}}, "learner.device=tpu .* 'auto', 'cpu' or 'cuda'"),
     ({"learner": {"cold_start": "warm"}}, "learner.cold_start=warm .* 'online' or 'chance'"),
+    (
+        {"learner": {"kind": "parametric"}, "network": {"layers": "mixed", "hidden": 0}},
+        "network.growing=1 of network.hidden=0 hidden layers",
+    ),
+    (
+        {
+            "learner": {"kind": "parametric"},
+            "network": {"layers": "mixed", "hidden": 2, "growing": 0},
+        },
+        "network.layers=mixed has no layer that is as layer says",
+    ),
+    (
+        {
+            "learner": {"kind": "parametric", "optimizer": "mesa"},
+            "layer": {"kind": "parametric-softmax", "width": 9},
+        },
+        "learner.optimizer=mesa moves linear layers, and all",
+    ),
+    (
+        {"learner": {"kind": "parametric"}, "network": {"kind": "vit", "heads": 3}},
+        "network.heads=3 does not divide network.width=128",
+    ),
     ({"memory": {"block_rows": 1000}}, "memory.block_rows=1000 .* multiple of 512"),
     ({"memory": {"block_rows": 256}}, "memory.block_rows=256"),
 ])  # fmt: skip

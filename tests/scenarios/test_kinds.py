@@ -162,6 +162,8 @@ def test_a_vision_transformer_without_pixels_is_refused_before_the_run_begins(
     tmp_path: Path,
 ) -> None:
     words = (*COMMON, "learner=parametric", "network=vit")
-    with pytest.raises(ConfigError, match=r"needs pixels, but samples of shape .* come as 16"):
+    with pytest.raises(
+        ConfigError, match=r"needs the pixels of images, .* but samples of shape .* come otherwise"
+    ):
         begin(tmp_path, "run", words)
     assert not (tmp_path / "run").exists()
