@@ -9,12 +9,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-__all__ = ["from_bits", "name_of", "to_bits", "widen"]
+__all__ = ["dtype_named", "from_bits", "name_of", "to_bits", "widen"]
 
 
 def name_of(dtype: torch.dtype) -> str:
     """What a dtype is called in settings and files: "float32", "bfloat16", …"""
     return str(dtype).removeprefix("torch.")
+
+
+def dtype_named(name: str) -> torch.dtype:
+    """The dtype of that name."""
+    dtype: torch.dtype = getattr(torch, name)
+    return dtype
 
 
 def to_bits(tensor: Tensor) -> NDArray[np.generic]:

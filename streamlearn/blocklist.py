@@ -15,7 +15,6 @@ from torch import Tensor
 
 from streamlearn.bits import from_bits
 from streamlearn.blocks import (
-    COLUMNS,
     ROW_MULTIPLE,
     Block,
     BlockStore,
@@ -25,7 +24,6 @@ from streamlearn.blocks import (
 )
 from streamlearn.errors import ConfigError, ShapeError, StorageError
 from streamlearn.journal import (
-    ALL,
     BlockSnapshot,
     Change,
     Journal,
@@ -55,6 +53,7 @@ class BlockList:
         store: who keeps blocks that have no room in memory; may be set at any time. Where it is
             None, they go to temporary files.
         slots: the place of each block.
+        names: of all columns.
     """
 
     def __init__(self, layout: Layout, device: torch.device, tiers: Tiers | None) -> None:
@@ -67,7 +66,8 @@ class BlockList:
         self.slots: list[Slot] = []
         self._account = self.tiers.add(self)
         self._away = 0
-        self._journal = Journal()
+        self.names = frozenset(layout.columns())
+        self._journal = Journal(self.names)
         self._spill: SpillStore | None = None
         self._patched: set[int] = set()
 
@@ -94,7 +94,7 @@ class BlockList:
 
     @property
     def row_bytes(self) -> int:
-        """What one tuple takes: key and weighted value in `dtype`, weight and birth step."""
+        """What one tuple takes: key and weighted value in `dtype`, weight, birth step, notes."""
         return self.layout.row_bytes
 
     @property
@@ -149,13 +149,13 @@ class BlockList:
         if slot.block is not None:
             return slot.block
         index = len(self.slots) - 1
-        stored = self._stored(index, slot, frozenset(COLUMNS))
+        stored = self._stored(index, slot, self.names)
         block = Block.empty(self.layout, self.device)
         block.write(
             self.layout,
             slice(0, slot.count),
             {
-                name: from_bits(array, self._dtype_of(name)).to(self.device)
+                name: from_bits(array, self.layout.dtype_of(name)).to(self.device)
                 for name, array in stored.items()
             },
         )
@@ -239,7 +239,7 @@ class BlockList:
             if self._spill is None:
                 self._spill = SpillStore()
             columns = block.host_columns(self.layout)
-            self._spill.write(index, columns, ALL, rewritten=frozenset())
+            self._spill.write(index, columns, self.names, rewritten=frozenset())
             slot.spilled = True  # and still a change, for nothing else has it
             return
         change = self._journal.pending(index)
@@ -305,11 +305,6 @@ class BlockList:
             )
         return store.read
 
-    def _dtype_of(self, name: str) -> torch.dtype:
-        if name == "born":
-            return torch.int64
-        return self.layout.wide if name == "weight" else self.layout.dtype
-
     # -- what storage asks for ---------------------------------------------------------------------
 
     def columns(self) -> dict[str, Column]:
@@ -325,12 +320,12 @@ class BlockList:
         slot = self.slots[index]
         if slot.block is not None:
             return slot.block.host_columns(self.layout)
-        return self._stored(index, slot, frozenset(COLUMNS))
+        return self._stored(index, slot, self.names)
 
     def host_tensors(self, index: int) -> dict[str, Tensor]:
         """The same as tensors, in the dtypes that they have in the memory."""
         return {
-            name: from_bits(array, self._dtype_of(name))
+            name: from_bits(array, self.layout.dtype_of(name))
             for name, array in self.host_columns(index).items()
         }
 
@@ -423,7 +418,7 @@ class BlockList:
                     continue
                 slot.spilled = False
                 if self._spill is not None and not any(self._journal.snapshots(block.index)):
-                    self._spill.discard(block.index, ALL)
+                    self._spill.discard(block.index, self.names)
             if slot.patch is block.patch:
                 self._set_patch(block.index, None)
 

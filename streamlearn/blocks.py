@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from streamlearn import pages
-from streamlearn.bits import name_of, to_bits
+from streamlearn.bits import dtype_named, name_of, to_bits
 
 __all__ = [
     "COLUMNS",
@@ -46,10 +46,10 @@ _MOST_ROWS = 1 << 16
 _COLUMN_MULTIPLE = 16
 
 COLUMNS = ("key", "weight", "value", "born")
-"""What a tuple consists of, in the order in which columns are always given."""
+"""What a tuple consists of, in the order in which columns are always given; notes follow."""
 
 Columns = Mapping[str, NDArray[np.generic]]
-"""Rows on the host, by column name: key (n, D), weight (n,), value (n, C), born (n,).
+"""Rows on the host, by column name: key (n, D), weight (n,), value (n, C), born (n,), and notes.
 
 bfloat16 numbers are given as their bits in uint16, see `bits`.
 """
@@ -72,7 +72,16 @@ class Column(NamedTuple):
 
     def empty(self, rows: int) -> NDArray[np.generic]:
         """An array of that many rows with whatever it holds."""
-        return np.empty((rows,) if self.width is None else (rows, self.width), self.array_dtype)
+        return np.empty(self.shape(rows), self.array_dtype)
+
+    def shape(self, rows: int) -> tuple[int, ...]:
+        """Of that many rows."""
+        return (rows,) if self.width is None else (rows, self.width)
+
+    @property
+    def row_bytes(self) -> int:
+        """What a row of it takes."""
+        return (1 if self.width is None else self.width) * self.array_dtype.itemsize
 
 
 class BlockStore(Protocol):
@@ -109,12 +118,16 @@ class BlockStore(Protocol):
 
 
 class Layout(NamedTuple):
-    """The shape of a memory's blocks: rows of a block, D, C, and the dtype of keys and values."""
+    """The shape of a memory's blocks: rows of a block, D, C, and the dtype of keys and values.
+
+    notes: columns that are kept beside each tuple and that no retrieval looks at, by name.
+    """
 
     rows: int
     key_width: int
     value_width: int
     dtype: torch.dtype
+    notes: tuple[tuple[str, Column], ...] = ()
 
     @property
     def side_width(self) -> int:
@@ -128,15 +141,17 @@ class Layout(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """What one tuple takes: key and weighted value in `dtype`, weight and birth step."""
+        """What one tuple takes: key and weighted value in `dtype`, weight, birth step, notes."""
         width = self.key_width + self.value_width
-        return width * self.dtype.itemsize + self.wide.itemsize + 8
+        notes = sum(column.row_bytes for _, column in self.notes)
+        return width * self.dtype.itemsize + self.wide.itemsize + 8 + notes
 
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
         """What each tensor of a block takes."""
         narrow, wide = self.dtype.itemsize, self.wide.itemsize
-        row = (self.key_width * narrow, self.side_width * narrow, wide, wide, 8)
+        notes = (column.row_bytes for _, column in self.notes)
+        row = (self.key_width * narrow, self.side_width * narrow, wide, wide, 8, *notes)
         return tuple(self.rows * size for size in row)
 
     @property
@@ -157,7 +172,14 @@ class Layout(NamedTuple):
             "weight": Column(None, wide),
             "value": Column(self.value_width, narrow),
             "born": Column(None, "int64"),
+            **dict(self.notes),
         }
+
+    def dtype_of(self, name: str) -> torch.dtype:
+        """The dtype of a column in memory."""
+        if name in ("key", "value"):
+            return self.dtype
+        return dtype_named(self.columns()[name].dtype)
 
 
 class Block:
@@ -166,9 +188,10 @@ class Block:
     key: (rows, D) in the memory's dtype. side: (rows, W) in the same dtype, `[ṽ | w | 0]`.
     weight: (rows,) in the accumulation dtype, what the rounded column of `side` was made from.
     born: (rows,) int64. key_square: (rows,) `‖k‖²` of the stored key, in the accumulation dtype.
+    notes: the layout's, by name, (rows,) or (rows, width).
     """
 
-    __slots__ = ("born", "count", "key", "key_square", "side", "weight")
+    __slots__ = ("born", "count", "key", "key_square", "notes", "side", "weight")
 
     def __init__(
         self,
@@ -179,6 +202,7 @@ class Block:
         key_square: Tensor,
         born: Tensor,
         count: int = 0,
+        **notes: Tensor,
     ) -> None:
         self.key = key
         self.side = side
@@ -186,6 +210,7 @@ class Block:
         self.key_square = key_square
         self.born = born
         self.count = count
+        self.notes = notes
 
     @classmethod
     @torch.inference_mode(False)  # or rows could not be written outside inference mode later
@@ -210,6 +235,10 @@ class Block:
             weight=zeros(rows, dtype=layout.wide),
             key_square=zeros(rows, dtype=layout.wide),
             born=zeros(rows, dtype=torch.int64).fill_(PRIOR),
+            **{
+                name: zeros(*column.shape(rows), dtype=layout.dtype_of(name))
+                for name, column in layout.notes
+            },
         )
 
     def shared(self) -> "Block":
@@ -224,20 +253,25 @@ class Block:
             "weight": self.weight,
             "key_square": self.key_square,
             "born": self.born,
+            **self.notes,
         }
 
     def pinned(self, layout: Layout) -> "Block":
         """A copy in host memory that a device can copy from while the host goes on."""
         copy = Block.empty(layout, torch.device("cpu"), pinned=True)
+        own = self.tensors()
         for name, tensor in copy.tensors().items():
-            tensor.copy_(getattr(self, name))
+            tensor.copy_(own[name])
         copy.count = self.count
         return copy
 
     def to(self, device: torch.device) -> None:
         """Move every tensor to a device."""
         for name, tensor in self.tensors().items():
-            setattr(self, name, tensor.to(device))
+            if name in self.notes:
+                self.notes[name] = tensor.to(device)
+            else:
+                setattr(self, name, tensor.to(device))
 
     @property
     def padded(self) -> int:
@@ -254,17 +288,18 @@ class Block:
             parts = {name: tensor[rows] for name, tensor in self.tensors().items()}
             yield Block(**parts, count=min(self.count - start, TILE_ROWS))
 
-    def filled(self, layout: Layout, names: Collection[str] = COLUMNS) -> dict[str, Tensor]:
-        """The filled rows of columns, as views, in canonical order."""
+    def filled(self, layout: Layout, names: Collection[str] | None = None) -> dict[str, Tensor]:
+        """The filled rows of columns, as views, in canonical order; of all if None."""
         tensors = {
             "key": self.key[: self.count],
             "weight": self.weight[: self.count],
             "value": self.side[: self.count, : layout.value_width],
             "born": self.born[: self.count],
+            **{name: tensor[: self.count] for name, tensor in self.notes.items()},
         }
-        return {name: tensor for name, tensor in tensors.items() if name in names}
+        return {name: tensor for name, tensor in tensors.items() if names is None or name in names}
 
-    def host_columns(self, layout: Layout, names: Collection[str] = COLUMNS) -> Columns:
+    def host_columns(self, layout: Layout, names: Collection[str] | None = None) -> Columns:
         """The filled rows of columns as arrays of their bits; views where that can be."""
         return {name: to_bits(tensor) for name, tensor in self.filled(layout, names).items()}
 
@@ -276,8 +311,8 @@ class Block:
         Args:
             layout: of the memory.
             rows: a slice, or indices (n,) on the block's device.
-            columns: key (n, D), weight (n,), value (n, C), born (n,) or one step for all, and
-                key_square (n,) if it is known.
+            columns: key (n, D), weight (n,), value (n, C), born (n,) or one step for all, notes,
+                and key_square (n,) if it is known.
         """
         put = _put_in_numpy if isinstance(rows, slice) and self.key.is_cpu else _put
         for name, column in columns.items():
@@ -293,7 +328,7 @@ class Block:
                 # From what is kept, so that rows that are read back round to the same.
                 self.side[rows, layout.value_width] = wide.to(layout.dtype)
             else:
-                put(getattr(self, name), rows, column)
+                put(self.notes[name] if name in self.notes else getattr(self, name), rows, column)
 
 
 def _put(tensor: Tensor, rows: slice | Tensor, column: Tensor | int) -> None:

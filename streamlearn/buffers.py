@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from streamlearn.bits import to_bits
-from streamlearn.blocks import COLUMNS, Block, Layout
+from streamlearn.blocks import Block, Layout
 from streamlearn.journal import Patch
 from streamlearn.slots import Source
 
@@ -32,6 +32,7 @@ def _parts(layout: Layout, *, staging: bool) -> dict[str, tuple[int, int]]:
         "weight": (0, wide),
         "key_square": (0, wide),
         "born": (0, 8),
+        **{name: (note.width or 0, note.array_dtype.itemsize) for name, note in layout.notes},
     }
     if staging:
         widths["value"] = (layout.value_width, narrow)
@@ -71,6 +72,7 @@ class Buffer:
         if self._views is not None and self._layout == layout:
             return self._views
         dtypes = {"weight": layout.wide, "key_square": layout.wide, "born": torch.int64}
+        dtypes |= {name: layout.dtype_of(name) for name, _ in layout.notes}
         views, offset = {}, 0
         for name, (width, size) in _parts(layout, staging=self._staging).items():
             flat = self.arena[offset : offset + size].view(dtypes.get(name, layout.dtype))
@@ -90,7 +92,8 @@ class Buffer:
             self.in_use.synchronize()  # a copy from here to the device may not have ended
         layout = source.layout
         block, arrays = self._shaped(layout)
-        out = {name: arrays[name] for name in COLUMNS if born or name != "born"}
+        aside = () if born else ("born", *dict(layout.notes))
+        out = {name: arrays[name] for name in layout.columns() if name not in aside}
         source.read(index, out)
         if patch is not None:
             patch.lay(out)
@@ -100,7 +103,13 @@ class Buffer:
 
 
 def copy_rows(block: Block, to: Block, *, born: bool, non_blocking: bool = False) -> None:
-    """Copy the rows of a full block; not `key_square`, which is made where it is needed."""
-    for name in ("key", "side", "weight", "born") if born else ("key", "side", "weight"):
-        getattr(to, name).copy_(getattr(block, name), non_blocking=non_blocking)
+    """Copy the rows of a full block, notes with birth steps.
+
+    Not `key_square`, which is made where it is needed.
+    """
+    there = to.tensors()
+    names = ("key", "side", "weight", *(("born", *block.notes) if born else ()))
+    for name, tensor in block.tensors().items():
+        if name in names:
+            there[name].copy_(tensor, non_blocking=non_blocking)
     to.count = block.count

@@ -1,6 +1,6 @@
 """From settings to encoders, networks and models."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ from streamlearn.layers import (
     WeightedSoftmax,
 )
 from streamlearn.losses import Loss
-from streamlearn.memory import Memory, accumulation_dtype
+from streamlearn.memory import Column, Memory, accumulation_dtype
 from streamlearn.models import (
     DiscriminantModel,
     FeatureMap,
@@ -40,9 +40,11 @@ from streamlearn.models import (
     Model,
     NetworkModel,
     NormalisedModel,
+    Rehearsal,
     RidgeModel,
     ScaledModel,
     Schedule,
+    notes_for,
 )
 from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
@@ -92,6 +94,11 @@ def check_task(settings: LearnerSettings, task: Task) -> None:
                 "out"
             )
         return
+    if getattr(chosen, "rehearse", "uniform") == "balanced":
+        raise ConfigError(
+            "learner.rehearse=balanced draws each class alike, but the targets are numbers; set "
+            "learner.rehearse=uniform"
+        )
     if chosen.kind in _CLASSIFIERS:
         raise ConfigError(
             f"learner={chosen.kind} only knows classes, but the targets are numbers; choose "
@@ -152,6 +159,7 @@ def build_network(
     hardware: Hardware,
     tiers: Tiers | None = None,
     shape: tuple[int, ...] | None = None,
+    notes: Mapping[str, Column] | None = None,
 ) -> ResNetMLP | VisionTransformer:
     """The network over codes of this width; seeded starting rows and parameters.
 
@@ -162,6 +170,7 @@ def build_network(
         hardware: where it lives.
         tiers: the budgets of its memories; those of the settings if None.
         shape: of a sample, which a vision transformer wants to know.
+        notes: columns that the first layer's memory has beside its tuples.
 
     Raises:
         ConfigError: a budget does not leave room for what must be in memory, or samples that are
@@ -177,8 +186,9 @@ def build_network(
     if isinstance(network, ViTSettings):
         patches_of(shape or (), width, network.patch)
         width, inner = network.width, network.inner
+    first = dict(notes or {})
     hidden: list[nn.Module] = [
-        make(width, width)
+        make(width, width, {} if index else first)
         if grows
         else DenseBlock(
             width,
@@ -187,10 +197,10 @@ def build_network(
             generator=generator,
             dtype=wide,
         )
-        for grows in hidden_grows
+        for index, grows in enumerate(hidden_grows)
     ]
     output = (
-        make(width, classes)
+        make(width, classes, {} if hidden else first)
         if output_grows
         else linear(width, classes, generator, zero=True, dtype=wide)
     )
@@ -210,16 +220,17 @@ def build_network(
 
 def _layer_maker(
     settings: LearnerSettings, hardware: Hardware, generator: torch.Generator, tiers: Tiers
-) -> Callable[[int, int], nn.Module]:
+) -> Callable[[int, int, Mapping[str, Column]], nn.Module]:
     layer = settings.layer
-    options: dict[str, Any] = {
+    every: dict[str, Any] = {
         "dtype": hardware.dtype,
         "device": hardware.device,
         "block_rows": settings.memory.block_rows,
         "tiers": tiers,
     }
 
-    def make(inputs: int, outputs: int) -> nn.Module:
+    def make(inputs: int, outputs: int, notes: Mapping[str, Column]) -> nn.Module:
+        options = {**every, "notes": notes}
         if isinstance(layer, RBFSettings):
             return RBFLayer(inputs, outputs, gamma=layer.gamma, **options)
         if isinstance(layer, LinearSettings):
@@ -312,16 +323,21 @@ def _unscaled_model(
     """A model of targets as they are."""
     chosen = settings.learner
     if isinstance(chosen, (GrowingSettings, ParametricSettings)):
-        network = build_network(settings, width, classes, hardware, tiers, shape)
+        wide = accumulation_dtype(hardware.dtype)
+        notes = notes_for(classes if loss.values else None, wide) if chosen.rehearsal else {}
+        network = build_network(settings, width, classes, hardware, tiers, shape, notes)
         growth = build_growth(settings, network)
-        update = chosen.revisit == "update"
+        options: dict[str, Any] = {"growth": growth, "update": chosen.revisit == "update"}
+        if chosen.rehearsal:
+            layers = [*_growing(network.hidden), *_growing([network.output])]
+            options["rehearsal"] = Rehearsal(
+                layers, chosen.rehearsal, chosen.rehearse, settings.seed
+            )
         if isinstance(chosen, GrowingSettings):
-            return NetworkModel(network, loss, growth=growth, update=update)
+            return NetworkModel(network, loss, **options)
         optimizer = build_optimizer(chosen.optimizer, network, lr=chosen.rate, **chosen.options())
         schedule = Schedule(chosen.schedule, chosen.schedule_samples, chosen.warmup)
-        return NetworkModel(
-            network, loss, growth=growth, optimizer=optimizer, schedule=schedule, update=update
-        )
+        return NetworkModel(network, loss, optimizer=optimizer, schedule=schedule, **options)
     model = _plain_model(settings, chosen, width, classes, loss, hardware, tiers)
     return NormalisedModel(model) if chosen.normalise else model
 

@@ -13,11 +13,10 @@ from typing import NamedTuple, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from streamlearn.blocks import COLUMNS, Block, Columns, Layout
+from streamlearn.blocks import Block, Columns, Layout
 
-__all__ = ["ALL", "BlockSnapshot", "Change", "Journal", "MemorySnapshot", "Patch", "Reader"]
+__all__ = ["BlockSnapshot", "Change", "Journal", "MemorySnapshot", "Patch", "Reader"]
 
-ALL = frozenset(COLUMNS)
 _NONE: frozenset[str] = frozenset()
 
 Reader = Callable[[int, Mapping[str, NDArray[np.generic]]], None]
@@ -163,9 +162,14 @@ class MemorySnapshot:
 
 
 class Journal:
-    """The changes that no snapshot has taken, and the snapshots that are neither saved nor back."""
+    """The changes that no snapshot has taken, and the snapshots that are neither saved nor back.
 
-    def __init__(self) -> None:
+    Args:
+        names: all columns.
+    """
+
+    def __init__(self, names: frozenset[str]) -> None:
+        self._names = names
         self._changes: dict[int, Change] = {}
         self._rewriting = False
         self._taken: list[tuple[MemorySnapshot, dict[int, BlockSnapshot]]] = []
@@ -173,8 +177,8 @@ class Journal:
     def grew(self, index: int, before: int) -> None:
         """Rows were added to a block that had `before`."""
         known = self._changes.get(index)
-        if known is None or len(known.names) < len(ALL):
-            self._changes[index] = Change(ALL, _NONE, before).and_then(known)
+        if known is None or len(known.names) < len(self._names):
+            self._changes[index] = Change(self._names, _NONE, before).and_then(known)
 
     def rewrote(self, index: int, names: frozenset[str], first: int, count: int) -> None:
         """Rows from `first` on changed in a block of `count` rows."""
@@ -185,7 +189,7 @@ class Journal:
 
     def touch(self, index: int) -> None:
         """All of a block is new to whoever saves it next."""
-        self._changes[index] = Change(ALL, _NONE, 0)
+        self._changes[index] = Change(self._names, _NONE, 0)
 
     def pending(self, index: int) -> Change | None:
         """What is not known to be saved of a block."""

@@ -50,11 +50,28 @@ Revisit = Annotated[
 ]
 
 
+Rehearsal = Annotated[
+    int,
+    Field(
+        ge=0,
+        le=65536,
+        description="stored samples that are learnt again with each batch, in place; 0: none",
+    ),
+]
+
+Rehearse = Annotated[
+    Literal["uniform", "balanced"],
+    Field(description="which these are: any stored sample alike, or each class alike"),
+]
+
+
 class GrowingSettings(TrainingSettings):
     """A network of growing layers; see the sections network, layer and optimizer."""
 
     kind: Literal["growing"] = "growing"
     revisit: Revisit = "append"
+    rehearsal: Rehearsal = 0
+    rehearse: Rehearse = "uniform"
 
 
 LINEAR_OPTIMIZERS = ("foof", "mesa", "delta")
@@ -120,6 +137,8 @@ class ParametricSettings(TrainingSettings):
         None, ge=1, description="length of the schedule; none: that of the run's stream"
     )
     revisit: Revisit = "append"
+    rehearsal: Rehearsal = 0
+    rehearse: Rehearse = "uniform"
     warmup: int = Field(0, ge=0, description="samples over which rates rise from zero")
 
     @property

@@ -8,7 +8,7 @@ these into new tuples by the layer's write rule.
 import contextlib
 import dataclasses
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, Self
 
 import torch
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError, ShapeError
 from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
-from streamlearn.memory import PRIOR, Memory, Tuples
+from streamlearn.memory import PRIOR, Column, Memory, Tuples
 from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
 from streamlearn.rules import (
     clipped_write,
@@ -50,6 +50,7 @@ class GrowingLayer(nn.Module, ABC):
         device: where the memory lives.
         block_rows: tuples in a block of the memory.
         tiers: the budgets that the memory shares with those of other layers.
+        notes: columns that the memory keeps beside each tuple, by name.
     """
 
     def __init__(
@@ -62,6 +63,7 @@ class GrowingLayer(nn.Module, ABC):
         device: torch.device | str = "cpu",
         block_rows: int | None = None,
         tiers: Tiers | None = None,
+        notes: Mapping[str, Column] | None = None,
     ) -> None:
         super().__init__()
         self.in_features = in_features
@@ -74,6 +76,7 @@ class GrowingLayer(nn.Module, ABC):
             device=device,
             block_rows=block_rows,
             tiers=tiers,
+            notes=notes,
         )
         self.forgetting = Forgetting()
         self.traces: list[Trace] = []
@@ -190,6 +193,7 @@ class _Softmax(GrowingLayer, ABC):
         device: torch.device | str = "cpu",
         block_rows: int | None = None,
         tiers: Tiers | None = None,
+        notes: Mapping[str, Column] | None = None,
     ) -> None:
         if start_rows < 1:
             raise ConfigError(
@@ -206,6 +210,7 @@ class _Softmax(GrowingLayer, ABC):
             device=device,
             block_rows=block_rows,
             tiers=tiers,
+            notes=notes,
         )
         key = _random_normalised(start_rows, in_features, generator)
         value = _random_normalised(start_rows, out_features, generator)
@@ -321,7 +326,7 @@ class RBFLayer(GrowingLayer):
 
     Args:
         gamma: γ; None means 3, the softmax layer's default temperature on normalised keys.
-        options: dtype, device, block_rows, tiers as for `GrowingLayer`.
+        options: dtype, device, block_rows, tiers, notes as for `GrowingLayer`.
 
     Source: arXiv 2610.03858, §3.1 and appendix A.
     """
@@ -343,7 +348,7 @@ class DualLinear(GrowingLayer):
 
     Args:
         weight: W₀ (C, D); None means zero. It decays as SGD's weight matrix does.
-        options: dtype, device, block_rows, tiers as for `GrowingLayer`.
+        options: dtype, device, block_rows, tiers, notes as for `GrowingLayer`.
 
     Source: arXiv 2610.03858, §2.
     """

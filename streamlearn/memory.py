@@ -18,7 +18,6 @@ from torch import Tensor
 from streamlearn.bits import from_bits, to_bits
 from streamlearn.blocklist import BlockList
 from streamlearn.blocks import (
-    COLUMNS,
     DEAD,
     PRIOR,
     ROW_MULTIPLE,
@@ -73,7 +72,7 @@ class Checked(NamedTuple):
     """Tuples that a memory can store.
 
     key: (n, D), rounded to the memory's dtype. weight (n,), value (n, C), key_square (n,) ‖k‖²: in
-    its accumulation dtype. largest: of the latter, 0 if there are none.
+    its accumulation dtype. largest: of the latter, 0 if there are none. notes: by name.
     """
 
     key: Tensor
@@ -81,6 +80,7 @@ class Checked(NamedTuple):
     value: Tensor
     key_square: Tensor
     largest: float
+    notes: Mapping[str, Tensor] = {}
 
 
 class Memory(BlockList):
@@ -93,6 +93,7 @@ class Memory(BlockList):
         device: where blocks live.
         block_rows: tuples in a block, a multiple of 512; see `block_rows_for` if not given.
         tiers: the budgets that this memory shares with others; None sets no limits.
+        notes: columns that are kept beside each tuple, by name, and that no retrieval looks at.
 
     Attributes:
         rewrites: how often rows were changed in their place.
@@ -107,6 +108,7 @@ class Memory(BlockList):
         device: torch.device | str = "cpu",
         block_rows: int | None = None,
         tiers: Tiers | None = None,
+        notes: Mapping[str, Column] | None = None,
     ) -> None:
         if block_rows is None:
             block_rows = block_rows_for(key_width, value_width, dtype)
@@ -114,7 +116,7 @@ class Memory(BlockList):
             raise ShapeError(
                 f"memory.block_rows={block_rows} must be a positive multiple of {ROW_MULTIPLE}"
             )
-        layout = Layout(block_rows, key_width, value_width, dtype)
+        layout = Layout(block_rows, key_width, value_width, dtype, tuple((notes or {}).items()))
         super().__init__(layout, torch.device(device), tiers)
         self.key_width = key_width
         self.value_width = value_width
@@ -123,25 +125,29 @@ class Memory(BlockList):
         self.block_rows = block_rows
         self.rewrites = 0
 
-    def append(self, tuples: Tuples, born: int) -> None:
+    def append(self, tuples: Tuples, born: int, notes: Mapping[str, Tensor] | None = None) -> None:
         """Store tuples at the end, all born at the same step.
 
         Args:
             tuples: key (n, D), weight (n,), value (n, C); rounded to the memory's dtype.
             born: the step that wrote them, or `PRIOR`.
+            notes: by column, (n, …); zeros where they are left out.
 
         Raises:
             ShapeError, NotFiniteError, StorageError, ConfigError: as `check` does; nothing was
                 stored.
         """
-        self.append_checked(self.check(tuples, born), born)
+        self.append_checked(self.check(tuples, born, notes), born)
 
     def append_checked(self, checked: Checked, born: int) -> None:
         """Store what `check` gave, all born at the same step."""
         columns = checked._asdict()
+        columns |= columns.pop("notes")
         self._append(columns, born, columns.pop("largest"))
 
-    def check(self, tuples: Tuples, born: int) -> Checked:
+    def check(
+        self, tuples: Tuples, born: int, notes: Mapping[str, Tensor] | None = None
+    ) -> Checked:
         """Whether tuples may be stored, so that several memories can be written all or none.
 
         Returns:
@@ -173,7 +179,22 @@ class Memory(BlockList):
                 f"step {born} would store a NaN or infinity in the memory; lower the learning "
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
             )
-        return Checked(rounded, *given, square, largest)
+        return Checked(rounded, *given, square, largest, self._noted(notes or {}, count))
+
+    def _noted(self, notes: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
+        """Notes in their columns' dtypes."""
+        columns = dict(self.layout.notes)
+        for name, tensor in notes.items():
+            expected = columns[name].shape(count) if name in columns else None
+            if tensor.shape != expected:
+                raise ShapeError(
+                    f"note {name!r} has shape {tuple(tensor.shape)} where {count} rows of this "
+                    f"memory need {expected}; it has {', '.join(columns) or 'no notes'}"
+                )
+        return {
+            name: tensor.detach().to(self.device, self.layout.dtype_of(name))
+            for name, tensor in notes.items()
+        }
 
     def _storable(self, weight: Tensor, value: Tensor) -> bool:
         """Whether all of these numbers are finite, once rounded to the memory's dtype."""
@@ -245,7 +266,7 @@ class Memory(BlockList):
                     "the stored memory belongs to another layer or is damaged"
                 )
         tensors = {
-            name: from_bits(columns[name], self._dtype_of(name)).to(self.device)
+            name: from_bits(columns[name], self.layout.dtype_of(name)).to(self.device)
             for name in described
         }
         born = tensors.pop("born")
@@ -316,7 +337,7 @@ class Memory(BlockList):
         self.live += int(dead.sum())
 
     def drop(self, rows: Tensor) -> None:
-        """Let rows contribute exactly nothing from now on: all zero, born `DEAD`.
+        """Let rows contribute exactly nothing from now on: all but notes zero, born `DEAD`.
 
         Args:
             rows: (n,) int64 row numbers, each once; those that were dropped before stay so.
@@ -346,7 +367,7 @@ class Memory(BlockList):
         """Write columns, (n, …) on the device, into rows that are all there."""
         self._fold()
         rounded = {
-            name: column if name == "born" else column.to(self._dtype_of(name))
+            name: column if name == "born" else column.to(self.layout.dtype_of(name))
             for name, column in columns.items()
         }
         if "key" in rounded:  # the same number wherever the rows are
@@ -379,26 +400,27 @@ class Memory(BlockList):
                 if snapshot.holds(name, block):
                     setattr(block, name, getattr(block, name).clone())
 
-    def gather(self, rows: Tensor, columns: Collection[str] = COLUMNS) -> dict[str, Tensor]:
+    def gather(self, rows: Tensor, columns: Collection[str] | None = None) -> dict[str, Tensor]:
         """Columns of some rows, wherever they live, on the memory's device.
 
         Args:
             rows: (n,) int64 row numbers, in any order, also repeated.
-            columns: names among key, weight, value and born.
+            columns: names among key, weight, value, born and notes; None for all.
 
         Raises:
             ShapeError: a row or column that is not there.
             FormatError, StorageError: a block lies in a store that cannot be read.
         """
         known = self.layout.columns()
+        columns = tuple(known) if columns is None else columns
         unknown = next((name for name in columns if name not in known), None)
         if unknown is not None:
             raise ShapeError(f"{unknown!r} is no column; choose of {', '.join(known)}")
         chosen = self._rows(rows, unique=False)
         result = {
             name: torch.empty(
-                (len(chosen),) if column.width is None else (len(chosen), column.width),
-                dtype=self._dtype_of(name),
+                column.shape(len(chosen)),
+                dtype=self.layout.dtype_of(name),
                 device=self.device,
             )
             for name, column in known.items()
@@ -414,7 +436,7 @@ class Memory(BlockList):
                     result[name][there] = tensor[picked].to(self.device)
                 continue
             for name, array in self._stored(index, slot, frozenset(columns)).items():
-                tensor = from_bits(array[local], self._dtype_of(name))
+                tensor = from_bits(array[local], self.layout.dtype_of(name))
                 result[name][there] = tensor.to(self.device)
         return result
 
@@ -477,6 +499,7 @@ class Memory(BlockList):
                 "device": self.device,
                 "block_rows": layout.rows,
                 "tiers": self.tiers,
+                "notes": dict(layout.notes),
             },
             "columns": list(self.host_blocks()),
             "max_key_square": self.max_key_square,

@@ -1,7 +1,7 @@
 """Growth as an optimizer: `FunctionalSGD(…).step()` stores what SGD would add to weights."""
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
 from torch import Tensor, nn
@@ -92,7 +92,11 @@ class FunctionalSGD:
         *,
         places: Tensor | None = None,
         stored: int = 0,
+<<<<<<< HEAD
         before: Callable[[], object] | None = None,
+=======
+        notes: Mapping[str, Tensor] | None = None,
+>>>>>>> a0b11e1 (Self-rehearsal: notes beside tuples, and stored samples learnt again in place)
     ) -> Tensor | None:
         """Store what every layer's last forward and backward passes say.
 
@@ -101,9 +105,14 @@ class FunctionalSGD:
             places: (B,) int64, for layers that store one tuple a sample: a place below `stored`
                 names the sample's own tuple, counted among the last `stored` of each memory, to
                 which weight and value are added; the others are new and follow in their order.
+                No tuple is named twice.
             stored: tuples of each layer that places count.
+<<<<<<< HEAD
             before: called once nothing can refuse any more, before anything is stored; if it
                 raises, nothing is. For the step of other parameters, so that all move or none.
+=======
+            notes: by column, (B, …) of each sample, for the memories that have such columns.
+>>>>>>> a0b11e1 (Self-rehearsal: notes beside tuples, and stored samples learnt again in place)
 
         Returns:
             The closure's loss, if there is one.
@@ -124,10 +133,13 @@ class FunctionalSGD:
                 (layer, *_merged(layer.memory, tuples, places, again, stored))
                 for layer, tuples in writes
             ]
+        noted = {} if notes is None else dict(notes)
         if again is not None:
             writes = [(layer, _chosen(tuples, ~again)) for layer, tuples in writes]
+            noted = {name: note[(~again).to(note.device)] for name, note in noted.items()}
         checked = [  # all layers or none
-            (layer.memory, layer.memory.check(tuples, self.steps + 1)) for layer, tuples in writes
+            (layer.memory, layer.memory.check(tuples, self.steps + 1, _own(layer.memory, noted)))
+            for layer, tuples in writes
         ]
         for layer, _, tuples in merged:
             layer.memory.check(tuples, self.steps + 1)
@@ -181,6 +193,11 @@ def _chosen(tuples: Tuples, which: Tensor) -> Tuples:
     return Tuples(*(column[which] for column in tuples))
 
 
+def _own(memory: Memory, notes: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The notes that a memory has columns for."""
+    return {name: notes[name] for name, _ in memory.layout.notes if name in notes}
+
+
 def _merged(
     memory: Memory, tuples: Tuples, places: Tensor, again: Tensor, stored: int
 ) -> tuple[Tensor, Tuples]:
@@ -194,10 +211,10 @@ def _merged(
             "updated in place; set learner.revisit=append"
         )
     rows = len(memory) - stored + places[again]
-    there = memory.gather(rows, ("key", "weight", "value"))
+    there = memory.gather(rows, ("weight", "value"))
     new = _chosen(tuples, again)
     return rows, Tuples(
-        there["key"],
+        new.key,
         there["weight"] + new.weight.to(there["weight"].dtype),
         there["value"].to(new.value.dtype) + new.value,
     )

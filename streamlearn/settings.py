@@ -336,7 +336,7 @@ class LearnerSettings(Settings):
                 "network=vit has attention, which is trained by gradients; set learner=parametric, "
                 "and network.layers=growing for feed-forward layers that grow"
             )
-        self._check_revisit()
+        self._check_updates()
         hidden, output = self.grows()
         self._check_mixed(hidden, output)
         if kind == "growing" and not (output and all(hidden)):
@@ -352,6 +352,7 @@ class LearnerSettings(Settings):
             )
         return self
 
+<<<<<<< HEAD
     def _check_mixed(self, hidden: list[bool], output: bool) -> None:
         """Whether there are layers for what is asked of them."""
         network, by_gradient = self.network, self.layer.kind == "parametric-softmax"
@@ -374,20 +375,36 @@ class LearnerSettings(Settings):
             )
 
     def _check_revisit(self) -> None:
+=======
+    def _check_updates(self) -> None:
+>>>>>>> a0b11e1 (Self-rehearsal: notes beside tuples, and stored samples learnt again in place)
         if not isinstance(self.learner, (GrowingSettings, ParametricSettings)):
             return
-        if self.learner.revisit == "append":
-            return
+        if self.learner.revisit == "update":
+            self._check_in_place("learner.revisit=update", "learner.revisit=append")
+        if self.learner.rehearsal:
+            said = f"learner.rehearsal={self.learner.rehearsal}"
+            self._check_in_place(said, "learner.rehearsal=0")
+            hidden, output = self.grows()
+            grows = hidden[0] if hidden else output
+            if self.layer.kind == "parametric-softmax" or not grows:
+                raise ValueError(
+                    f"{said} learns again what the first layer has stored, and that layer does not "
+                    "grow; set learner=growing, or learner.rehearsal=0"
+                )
+
+    def _check_in_place(self, said: str, instead: str) -> None:
+        """Refuse what keeps a sample's own tuple from being updated."""
         if self.network.kind == "vit" or self.layer.kind == "gauge":
             what = "network=vit" if self.network.kind == "vit" else "layer=gauge"
             raise ValueError(
-                f"learner.revisit=update needs one tuple a sample, and {what} may store more or "
-                "fewer; set learner.revisit=append"
+                f"{said} needs one tuple a sample, and {what} may store more or fewer; "
+                f"set {instead}"
             )
         if self.optimizer.momentum or self.optimizer.decay:
             raise ValueError(
-                "learner.revisit=update needs tuples whose age does not matter; set "
-                "optimizer.momentum=0 and optimizer.decay=0, or learner.revisit=append"
+                f"{said} needs tuples whose age does not matter; set "
+                f"optimizer.momentum=0 and optimizer.decay=0, or {instead}"
             )
 
     def any_grows(self) -> bool:

@@ -7,6 +7,7 @@ from .kernel import KernelModel
 from .knn import KNNModel
 from .network import NetworkModel
 from .normalised import NormalisedModel
+from .rehearsal import Rehearsal, Rehearse, Rehearsed, notes_for
 from .ridge import RidgeModel
 from .scaled import ScaledModel
 from .schedule import Schedule
@@ -20,8 +21,12 @@ __all__ = [
     "Model",
     "NetworkModel",
     "NormalisedModel",
+    "Rehearsal",
+    "Rehearse",
+    "Rehearsed",
     "RidgeModel",
     "ScaledModel",
     "Schedule",
     "Scores",
+    "notes_for",
 ]

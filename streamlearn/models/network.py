@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from streamlearn.state import StateTree
 
 from .base import Scores, tensor_bytes
 from .places import Places
+from .rehearsal import Rehearsal, Rehearsed, root_mean_square
 from .schedule import Schedule
 
 __all__ = ["NetworkModel"]
@@ -33,6 +35,7 @@ class NetworkModel:
         optimizer: moves the parameters; None where there are none.
         schedule: of the optimizer's rates; those of growing layers stay.
         update: whether a sample that comes again updates its own tuples rather than adding some.
+        rehearsal: draws stored samples to be learnt again with each batch.
     """
 
     def __init__(
@@ -44,6 +47,7 @@ class NetworkModel:
         optimizer: torch.optim.Optimizer | None = None,
         schedule: Schedule | None = None,
         update: bool = False,
+        rehearsal: Rehearsal | None = None,
     ) -> None:
         self.network = network
         self.loss = loss
@@ -51,6 +55,7 @@ class NetworkModel:
         self.optimizer = optimizer
         self.schedule = schedule or Schedule()
         self.samples = 0
+        self.rehearsal = rehearsal
         self.places = Places() if update and growth is not None else None
         first = next(network.parameters(), None)
         self._dtype = None if first is None else first.dtype
@@ -76,8 +81,14 @@ class NetworkModel:
             self.growth.zero_grad()
         if self.optimizer is not None:
             self.optimizer.zero_grad()
+        count = len(codes)
+        written = None if self.growth is None else self._written(self.growth, codes, targets, index)
+        if written is not None and written.again is not None:
+            again = written.again
+            codes = torch.cat([codes, again.codes.to(codes.dtype)])  # (B + R, D)
+            targets = torch.cat([targets, again.targets.to(targets.device)])
         output = self.network(self._cast(codes))
-        losses = self.loss.per_sample(output, targets.to(output.device))  # (B,)
+        losses = self.loss.per_sample(output, targets.to(output.device))  # (B + R,)
         losses.sum().backward()  # type: ignore[no-untyped-call]
         if self.optimizer is not None:
             self._check_gradients()
@@ -85,29 +96,55 @@ class NetworkModel:
         # Either may refuse, and then neither has moved anything.
         move = None if self.optimizer is None else self.optimizer.step
         if self.growth is not None:
-            self._grow(self.growth, len(codes), index, move)
+            self._grow(self.growth, written, index, move)
         elif move is not None:
             move()
-        self.samples += len(codes)
-        output = output.detach()
+        self.samples += count
+        output = output.detach()[:count]
         return Scores(
             self.loss.answers(output).to("cpu", self.loss.dtype),
-            losses.detach().to("cpu", torch.float32),
+            losses.detach()[:count].to("cpu", torch.float32),
         )
 
     def _grow(
         self,
         growth: FunctionalSGD,
-        count: int,
+        written: "_Written | None",
         index: Tensor | None,
         move: Callable[[], object] | None,
     ) -> None:
-        if self.places is None:
+        if written is None:
             growth.step(before=move)
             return
-        places = self.places.of(count, index)
-        growth.step(places=places, stored=self.places.stored, before=move)
-        self.places.keep(places, index)
+        growth.step(
+            places=written.places, stored=written.stored, notes=written.notes, before=move
+        )
+        if self.places is not None:
+            new = written.places[: len(written.places) - written.drawn]
+            self.places.keep(new, index)
+
+    def _written(
+        self, growth: FunctionalSGD, codes: Tensor, targets: Tensor, index: Tensor | None
+    ) -> "_Written | None":
+        """Where the tuples of a batch go, and of what comes again with it; None: to the end."""
+        rehearsal = self.rehearsal
+        if self.places is None and rehearsal is None:
+            return None
+        stored, places = 0, torch.zeros(0)
+        if self.places is not None:
+            stored, places = self.places.stored, self.places.of(len(codes), index)
+        if rehearsal is None:
+            return _Written(stored, places)
+        if self.places is None:
+            stored = rehearsal.stored
+            places = stored + torch.arange(len(codes))
+        rows = next(iter(self.memories().values()))
+        before = len(rows) - stored
+        again = rehearsal.draw(growth.steps, (before + places).numpy())
+        both = torch.cat([codes, again.codes.to(codes.dtype)])
+        wanted = torch.cat([targets.cpu(), again.targets])
+        notes = {"target": wanted, "scale": root_mean_square(both)}
+        return _Written(stored, torch.cat([places, again.rows - before]), notes, again)
 
     def _cast(self, codes: Tensor) -> Tensor:
         """Codes in the dtype of parameters; growing layers alone take any."""
@@ -162,7 +199,8 @@ class NetworkModel:
         tuples = sum(memory.nbytes for memory in self.memories().values())
         state = {} if self.optimizer is None else state_tree(self.optimizer)
         places = {} if self.places is None else self.places.state_dict()
-        return tuples + tensor_bytes([list(self._tensors_of()), state, places])
+        rows = 0 if self.rehearsal is None else self.rehearsal.nbytes
+        return rows + tuples + tensor_bytes([list(self._tensors_of()), state, places])
 
     def _tensors_of(self) -> Iterator[tuple[str, Tensor]]:
         """Parameters and buffers by name; tuples are neither."""
@@ -206,6 +244,22 @@ class NetworkModel:
         self.samples = int(state["samples"])
         for memory in self.memories().values():
             memory.clear()
+        if self.rehearsal is not None:
+            self.rehearsal.forget()
+
+
+class _Written(NamedTuple):
+    """Where tuples go, see `FunctionalSGD.step`, and the samples that come again."""
+
+    stored: int
+    places: Tensor
+    notes: dict[str, Tensor] | None = None
+    again: Rehearsed | None = None
+
+    @property
+    def drawn(self) -> int:
+        """R, samples that come again."""
+        return 0 if self.again is None else len(self.again.rows)
 
 
 def _fits(own: dict[str, Tensor], saved: dict[str, Tensor], name: str) -> bool:

@@ -1,0 +1,228 @@
+"""Self-rehearsal: a network's own tuples, drawn to be learnt again and updated in their place.
+
+The first layer's keys are the samples themselves, up to their scale, so that a tuple with its
+target beside it is all that is needed to learn its sample again. Tuples of one key merge exactly by
+adding their weights and values, so what a rehearsed sample would store is added to the tuple that
+it has: nothing grows. For deeper layers the key that is stored stays, though the query has moved.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple, TypeAlias
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from streamlearn.blocks import DEAD, Column
+from streamlearn.errors import RunStateError
+from streamlearn.layers import GrowingLayer
+from streamlearn.memory import Memory
+
+__all__ = ["Rehearsal", "Rehearse", "Rehearsed", "notes_for", "root_mean_square"]
+
+Rehearse: TypeAlias = Literal["uniform", "balanced"]
+
+_STREAM = 0x5E1F
+"""Keeps the draws apart from all else that a seed is used for."""
+
+Rows: TypeAlias = NDArray[np.int64]
+
+
+def notes_for(outputs: int | None, wide: torch.dtype) -> dict[str, Column]:
+    """What the first layer's memory keeps beside each tuple so that its sample can come again.
+
+    target: its class's index, or its K numbers. scale: its code's root mean square, `code = scale
+    · key`.
+
+    Args:
+        outputs: K, where targets are numbers; None where they are classes.
+        wide: the dtype of weights.
+    """
+    target = Column(None, "int64") if outputs is None else Column(outputs, "float64")
+    return {"target": target, "scale": Column(None, str(wide).removeprefix("torch."))}
+
+
+def root_mean_square(codes: Tensor) -> Tensor:
+    """√(‖code‖²/D) of each code (B, D), what RMSNorm divides by, (B,)."""
+    return codes.square().mean(-1).sqrt()
+
+
+class Rehearsed(NamedTuple):
+    """Samples that come again: rows (R,) int64 of their tuples, codes (R, D), and targets."""
+
+    rows: Tensor
+    codes: Tensor
+    targets: Tensor
+
+
+class Rehearsal:
+    """Draws stored samples, none twice at a step and none whose tuples were dropped.
+
+    What is drawn at a step follows from the seed, the step and what is stored alone. There is no
+    generator whose state would have to be saved.
+
+    Args:
+        layers: all growing layers, in the order of the forward pass; each stores one tuple a
+            sample behind its starting rows.
+        count: R, the most samples that are drawn at a step.
+        how: "uniform": each stored sample alike; "balanced": each class alike, as far as it has
+            as many.
+        seed: of the draws.
+    """
+
+    def __init__(
+        self, layers: Sequence[GrowingLayer], count: int, how: Rehearse, seed: int
+    ) -> None:
+        self.count = count
+        self.how = how
+        self.seed = seed
+        self._memories = [layer.memory for layer in layers]
+        self._first = len(self._memories[0])  # the starting rows stand before it
+        self.forget()
+
+    def forget(self) -> None:
+        """Other tuples are in the memories now."""
+        self._rows: dict[int, _Growing] = {}
+        self._known = self._first
+        self._dead = 0
+
+    @property
+    def stored(self) -> int:
+        """Samples that have tuples."""
+        return len(self._memories[0]) - self._first
+
+    @property
+    def nbytes(self) -> int:
+        """What finding rows by their class takes."""
+        return 8 * self.stored if self.how == "balanced" else 0
+
+    def draw(self, step: int, without: Rows | None = None) -> Rehearsed:
+        """At most R stored samples.
+
+        Args:
+            step: number of the step; another one draws other samples.
+            without: rows that are not to be among them.
+
+        Raises:
+            RunStateError: rows of the layers do not belong to the same samples.
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        memory = self._memories[0]
+        other = next((m for m in self._memories if len(m) != len(memory)), None)
+        if other is not None:
+            raise RunStateError(
+                f"the layers hold {len(memory)} and {len(other)} tuples, so that their rows are "
+                "not those of the same samples; learn anew, or set learner.rehearsal=0"
+            )
+        words = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(_STREAM, step)))
+        chosen = self._chosen(words.random_raw)
+        if without is not None:
+            chosen = chosen[~np.isin(chosen, without)]
+        rows = torch.from_numpy(chosen[~self._dropped(chosen)])
+        there = memory.gather(rows, ("key", "target", "scale"))
+        scale = there["scale"][:, None]
+        return Rehearsed(rows, scale * there["key"].to(scale.dtype), there["target"].cpu())
+
+    def _chosen(self, words: Callable[[int], NDArray[np.uint64]]) -> Rows:
+        """Distinct rows, in ascending order."""
+        dead = sum(len(memory) - memory.live for memory in self._memories)
+        if dead != self._dead:
+            self.forget()
+            self._dead = dead
+        if self.how == "uniform" and not dead:
+            return np.sort(_distinct(words, self.stored, self.count)) + self._first
+        self._look()
+        groups = [group for _, group in sorted(self._rows.items())]
+        shares = _shares(words, np.array([len(group) for group in groups], np.int64), self.count)
+        parts = [
+            group.rows[_distinct(words, len(group), share)]
+            for group, share in zip(groups, shares.tolist(), strict=True)
+            if share
+        ]
+        return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
+
+    def _look(self) -> None:
+        """Sort the rows that are new by class, or all into one group, but for dropped ones."""
+        memory = self._memories[0]
+        while self._known < len(memory):
+            stop = min(self._known + memory.block_rows, len(memory))
+            rows = np.arange(self._known, stop, dtype=np.int64)
+            rows = rows[~self._dropped(rows)]
+            targets = np.zeros(len(rows), np.int64)
+            if self.how == "balanced":
+                found = memory.gather(torch.from_numpy(rows), ("target",))["target"]
+                targets = found.cpu().numpy()
+            order = np.argsort(targets, kind="stable")
+            names, starts = np.unique(targets[order], return_index=True)
+            for name, part in zip(names.tolist(), np.split(rows[order], starts[1:]), strict=True):
+                self._rows.setdefault(name, _Growing()).add(part)
+            self._known = stop
+
+    def _dropped(self, rows: Rows) -> NDArray[np.bool_]:
+        """Which rows have no tuple any more in some layer, (n,)."""
+        dropped = np.zeros(len(rows), np.bool_)
+        for memory in self._memories:
+            dropped |= _dead(memory, rows)
+        return dropped
+
+
+class _Growing:
+    """Row numbers, added at the end."""
+
+    def __init__(self) -> None:
+        self._room = np.zeros(64, np.int64)
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    @property
+    def rows(self) -> Rows:
+        """All of them."""
+        return self._room[: self._count]
+
+    def add(self, rows: Rows) -> None:
+        """Add some."""
+        stop = self._count + len(rows)
+        if stop > len(self._room):
+            self._room = np.concatenate([self.rows, np.zeros(stop, np.int64)])
+        self._room[self._count : stop] = rows
+        self._count = stop
+
+
+def _dead(memory: Memory, rows: Rows) -> NDArray[np.bool_]:
+    if memory.live == len(memory):
+        return np.zeros(len(rows), np.bool_)
+    born = memory.gather(torch.from_numpy(rows), ("born",))["born"]
+    dead: NDArray[np.bool_] = (born == DEAD).cpu().numpy()
+    return dead
+
+
+def _distinct(words: Callable[[int], NDArray[np.uint64]], count: int, wanted: int) -> Rows:
+    """So many different numbers below `count`, or all of them, each alike."""
+    if wanted >= count:
+        return np.arange(count, dtype=np.int64)
+    if count <= 4 * wanted:
+        return np.argsort(words(count), kind="stable")[:wanted]
+    numbers = np.zeros(0, np.int64)
+    while len(numbers) < wanted:  # hardly ever more than once
+        drawn = (words(2 * wanted) % np.uint64(count)).astype(np.int64)
+        numbers = np.concatenate([numbers, drawn])
+        numbers = numbers[np.sort(np.unique(numbers, return_index=True)[1])]
+    return numbers[:wanted]
+
+
+def _shares(words: Callable[[int], NDArray[np.uint64]], counts: Rows, wanted: int) -> Rows:
+    """How many to draw of each class: alike as far as it has them; chance says who has one more."""
+    shares = np.zeros_like(counts)
+    left = min(wanted, int(counts.sum()))
+    while left:
+        open_ = np.flatnonzero(counts > shares)
+        each = left // len(open_)
+        if each == 0:
+            open_ = open_[np.argsort(words(len(open_)), kind="stable")[:left]]
+        added = np.minimum(counts[open_] - shares[open_], max(each, 1))
+        shares[open_] += added
+        left -= int(added.sum())
+    return shares
