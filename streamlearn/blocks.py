@@ -44,6 +44,7 @@ TILE_ROWS = 4096
 _BLOCK_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16
 _COLUMN_MULTIPLE = 16
+_OWN = ("key", "side", "weight", "key_square", "born")
 
 COLUMNS = ("key", "weight", "value", "born")
 """What a tuple consists of, in the order in which columns are always given; notes follow."""
@@ -201,8 +202,8 @@ class Block:
         weight: Tensor,
         key_square: Tensor,
         born: Tensor,
+        notes: Mapping[str, Tensor] | None = None,
         count: int = 0,
-        **notes: Tensor,
     ) -> None:
         self.key = key
         self.side = side
@@ -210,7 +211,7 @@ class Block:
         self.key_square = key_square
         self.born = born
         self.count = count
-        self.notes = notes
+        self.notes = dict(notes or {})
 
     @classmethod
     @torch.inference_mode(False)  # or rows could not be written outside inference mode later
@@ -229,21 +230,36 @@ class Block:
             return torch.zeros(shape, dtype=dtype, device=device, pin_memory=pinned)
 
         rows = layout.rows
+        notes = {
+            name: zeros(*column.shape(rows), dtype=layout.dtype_of(name))
+            for name, column in layout.notes
+        }
         return cls(
             key=zeros(rows, layout.key_width, dtype=layout.dtype),
             side=zeros(rows, layout.side_width, dtype=layout.dtype),
             weight=zeros(rows, dtype=layout.wide),
             key_square=zeros(rows, dtype=layout.wide),
             born=zeros(rows, dtype=torch.int64).fill_(PRIOR),
-            **{
-                name: zeros(*column.shape(rows), dtype=layout.dtype_of(name))
-                for name, column in layout.notes
-            },
+            notes=notes,
         )
 
     def shared(self) -> "Block":
         """Another block of the same tensors: what is replaced in this one stays in that one."""
-        return Block(**self.tensors(), count=self.count)
+        return Block.of(self.tensors(), self.count)
+
+    @classmethod
+    def of(cls, tensors: Mapping[str, Tensor], count: int) -> Self:
+        """A block of all its tensors by their names, see `tensors`."""
+        notes = {name: tensor for name, tensor in tensors.items() if name not in _OWN}
+        return cls(
+            key=tensors["key"],
+            side=tensors["side"],
+            weight=tensors["weight"],
+            key_square=tensors["key_square"],
+            born=tensors["born"],
+            notes=notes,
+            count=count,
+        )
 
     def tensors(self) -> dict[str, Tensor]:
         """Every tensor by its name."""
@@ -286,7 +302,7 @@ class Block:
         for start in range(0, self.count, TILE_ROWS):
             rows = slice(start, start + TILE_ROWS)
             parts = {name: tensor[rows] for name, tensor in self.tensors().items()}
-            yield Block(**parts, count=min(self.count - start, TILE_ROWS))
+            yield Block.of(parts, min(self.count - start, TILE_ROWS))
 
     def filled(self, layout: Layout, names: Collection[str] | None = None) -> dict[str, Tensor]:
         """The filled rows of columns, as views, in canonical order; of all if None."""

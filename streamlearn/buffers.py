@@ -83,7 +83,7 @@ class Buffer:
         if self._staging:
             arrays["side"][:, layout.value_width :] = 0  # nothing else writes behind the weight
             del views["value"]
-        self._layout, self._views = layout, (Block(**views, count=layout.rows), arrays)
+        self._layout, self._views = layout, (Block.of(views, layout.rows), arrays)
         return self._views
 
     def fill(self, source: Source, index: int, patch: Patch | None, *, born: bool) -> None:

@@ -463,6 +463,8 @@ class Memory(BlockList):
         self, rows: NDArray[np.int64]
     ) -> Iterator[tuple[int, NDArray[np.int64], NDArray[np.int64]]]:
         """For each block: its index, the rows in it, ascending, and where they stand in `rows`."""
+        if not len(rows):
+            return
         order = np.argsort(rows, kind="stable")
         ordered = rows[order]
         indices, starts = np.unique(ordered // self.block_rows, return_index=True)
