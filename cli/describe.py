@@ -1,11 +1,13 @@
 """Events in words: the one line each that plain output and the dashboard's list of events show."""
 
 from collections.abc import Mapping
+from typing import Any
 
 from streamlearn.events import (
     CheckpointSaved,
     EncoderFitted,
     Event,
+    ExperienceEnded,
     Finished,
     Notice,
     Progress,
@@ -28,10 +30,19 @@ from .format import (
     span,
 )
 
-__all__ = ["ERRORS", "describe", "summary", "tuple_totals"]
+__all__ = ["CONTINUAL", "ERRORS", "describe", "matrix_lines", "summary", "tuple_totals"]
 
 ERRORS = ("mae", "rmse", "r2")
 """What is shown of answers that are numbers, by the names that events have for it."""
+
+CONTINUAL = (
+    ("average accuracy", "average_accuracy"),
+    ("anytime accuracy", "anytime_accuracy"),
+    ("forgetting", "forgetting"),
+    ("backward transfer", "backward_transfer"),
+    ("forward transfer", "forward_transfer"),
+)
+"""What is shown where classes come in turn, by the names that events have for it."""
 
 
 def tuple_totals(progress: Progress) -> tuple[int, int]:
@@ -63,6 +74,8 @@ def _describe(event: Event) -> str:
                 f"encoder {event.encoder} fitted on {event.samples:,} samples in "
                 f"{span(event.seconds)}: {event.width:,} features"
             )
+        case ExperienceEnded():
+            return _experience(event)
         case Progress():
             return _progress(event)
         case Skipped():
@@ -88,6 +101,26 @@ def _describe(event: Event) -> str:
                 f"finished: {event.samples:,} samples in {span(event.seconds)}, "
                 f"test {_quality(event.test_accuracy, event.metrics, 'test_')}"
             )
+
+
+def _experience(event: ExperienceEnded) -> str:
+    line = f"experience {event.experience} of {event.experiences} ({', '.join(event.classes)})"
+    if event.accuracies is None:
+        return f"{line} learnt"
+    parts = [", ".join(percent(value) for value in event.accuracies[: event.experience])]
+    if event.experience > 1:
+        average = f"average {percent(event.average_accuracy)}"
+        parts += [average, f"forgetting {percent(event.forgetting)}"]
+    return f"{line}: {', '.join(parts)}"
+
+
+def matrix_lines(continual: Mapping[str, Any]) -> list[str]:
+    """The accuracy matrix: a row for each experience that was learnt, a column for each."""
+    rows = continual["matrix"]
+    return [
+        "accuracy of each experience after each:",
+        *("  " + "  ".join(f"{percent(value):>7}" for value in row) for row in rows),
+    ]
 
 
 def _targets(event: Started) -> str:
@@ -158,8 +191,10 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
             for part in ("test", "prequential")
             for name in ERRORS
         ]
+    figures = {} if event.continual is None else event.continual
     rows = [
         *quality,
+        *((name, percent(figures[key])) for name, key in CONTINUAL if key in figures),
         ("samples", f"{count(event.samples)} in {span(event.seconds)}"),
         *skipped,
         ("tuples", f"{count(event.tuples)} ({size(event.tuple_bytes)})")
@@ -168,7 +203,10 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
         ("peak memory", size(event.peak_rss_bytes)),
         ("run", clean(path)),
     ]
-    return ["finished", *(f"  {name:<21} {value}" for name, value in rows)]
+    lines = ["finished", *(f"  {name:<21} {value}" for name, value in rows)]
+    if event.continual is not None:
+        lines += [f"  {line}" for line in matrix_lines(event.continual)]
+    return lines
 
 
 def _how(tested: Tested) -> str:

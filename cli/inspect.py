@@ -5,7 +5,7 @@ from typing import Any
 
 from streamlearn.storage import LayerEntry, RunPath, RunReader, resume_command
 
-from .describe import ERRORS
+from .describe import CONTINUAL, ERRORS, matrix_lines
 from .format import clean, count, duration, figure, number, percent, size, span
 from .json_lines import to_json
 from .output import Output
@@ -96,6 +96,8 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     lines = [f"{name:<{width}}  {clean(value)}" for name, value in rows]
     if facts.get("layers"):
         lines += ["", *_table(facts["layers"])]
+    if facts.get("summary", {}).get("matrix"):
+        lines += ["", *matrix_lines(facts["summary"])]
     if facts["resume"]:
         lines += ["", f"resume with: {clean(facts['resume'])}"]
     return lines
@@ -122,7 +124,7 @@ def _value(name: str, value: Any) -> str:
         return str(value)
     if value is None:
         return number(None)
-    if "accuracy" in name:
+    if "accuracy" in name or name in {key for _, key in CONTINUAL}:
         return percent(value)
     if name.endswith(ERRORS):
         return figure(value)

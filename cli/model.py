@@ -13,6 +13,7 @@ from streamlearn.events import (
     CheckpointSaved,
     EncoderFitted,
     Event,
+    ExperienceEnded,
     Finished,
     MemoryStatus,
     Progress,
@@ -119,6 +120,9 @@ class Model:
             case Started():
                 self._started(event)
             case EncoderFitted():
+                self.phase = "learning"
+            case ExperienceEnded():
+                self.testing = None
                 self.phase = "learning"
             case Skipped():
                 self.skipped = max(self.skipped, event.skipped)

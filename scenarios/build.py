@@ -3,6 +3,7 @@
 import math
 from typing import NamedTuple
 
+from streamlearn.continual import AccuracyMatrix
 from streamlearn.errors import ConfigError
 from streamlearn.evaluation import evaluation_of
 from streamlearn.kinds import KernelSettings, ParametricSettings
@@ -68,11 +69,13 @@ def build_stream(scenario: Scenario, splits: Splits) -> Stream:
         limit=data.limit,
         epochs=data.epochs,
         augment=data.augment,
+        experiences=data.experiences,
     )
 
 
 def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None) -> Parts:
     """A new learner over a stream, the scenario's at its beginning if none is given."""
+    alone = stream is None
     if stream is None:
         stream = build_stream(scenario, splits)
     settings = _settled(scenario.learner_settings(), stream.total)
@@ -80,7 +83,17 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
     learner = Learner(splits.train.task, settings)
     learner.encoder.check(splits.train.feature_shape)
     evaluation = evaluation_of(learner.task, scenario.evaluation.window)
-    return Parts(Loop(learner, stream, evaluation), splits)
+    matrix = _matrix(scenario, splits, stream) if alone else None
+    return Parts(Loop(learner, stream, evaluation, matrix), splits)
+
+
+def _matrix(scenario: Scenario, splits: Splits, stream: Stream) -> AccuracyMatrix | None:
+    """What is measured after each group of classes, if they come in turn."""
+    settings = scenario.evaluation
+    if not (settings.matrix and stream.experiences and splits.test is not None):
+        return None
+    classes = len(splits.train.classes)
+    return AccuracyMatrix(splits.test, stream.experiences, classes, settings.matrix_samples)
 
 
 def _settled(settings: LearnerSettings, samples: int | None) -> LearnerSettings:

@@ -46,7 +46,9 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
         }
     ),
 }
-_KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error", "epochs", "augment"})
+_KEYS_OF_EVERY_KIND = frozenset(
+    {"kind", "order", "experiences", "limit", "on_error", "epochs", "augment"}
+)
 _KEYS_OF_TEACHER = frozenset({"kind", "limit"})
 """Of those, the ones that mean something for samples that are made as they are read."""
 
@@ -62,8 +64,12 @@ class DataSettings(Settings):
     path: Path | None = Field(None, description="a zip file, folder or .npz file")
     name: str | None = Field(None, description="a data set that river bundles, such as Shuttle")
     download: bool = Field(True, description="may be downloaded where it is not found")
-    order: Literal["shuffled", "given"] = Field(
-        "shuffled", description="shuffled by seed, or as is"
+    order: Literal["shuffled", "given", "classes"] = Field(
+        "shuffled",
+        description="shuffled by seed, as is, or group of classes after group, shuffled in each",
+    )
+    experiences: OptionalInt = Field(
+        None, ge=1, description="groups of classes, where they come in turn; none: each by itself"
     )
     limit: OptionalInt = Field(None, ge=1, description="learn only this many samples of the order")
     epochs: int = Field(1, ge=1, le=100_000, description="passes over these samples")
@@ -106,6 +112,11 @@ class DataSettings(Settings):
                     f"data.{key} means nothing for data.teacher={self.teacher}; leave it out, or "
                     f"set data.teacher={teachers[0]}"
                 )
+        if self.experiences is not None and self.order != "classes":
+            raise ValueError(
+                f"data.experiences={self.experiences} means nothing for data.order={self.order}; "
+                "set data.order=classes"
+            )
         return self
 
 
@@ -114,6 +125,14 @@ class EvaluationSettings(Settings):
 
     window: int = Field(1000, ge=1, le=10_000_000, description="samples of the windowed accuracy")
     test: bool = Field(True, description="score the held-out test set at the end")
+    matrix: bool = Field(
+        True,
+        description="score held-out samples of all classes whenever a group of them was learnt, "
+        "with data.order=classes",
+    )
+    matrix_samples: OptionalInt = Field(
+        500, ge=1, description="at most so many for each group; none: all"
+    )
     linearise: bool = Field(
         False, description="with 1 + x for e^x in growing layers, after learning with e^x"
     )

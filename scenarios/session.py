@@ -214,6 +214,12 @@ class Session:
             yield self._logged(Notice(notice))
         self._committed_at = time.monotonic()
         for event in self._learning():
+            if isinstance(event, Testing):
+                yield event
+                if self._stop_reason is not None:  # what was begun is measured anew then
+                    yield from self._stop()
+                    return
+                continue
             if not isinstance(event, Progress):
                 yield self._logged(event)
                 continue
@@ -390,6 +396,7 @@ class Session:
             layers=layers,
             learner_bytes=loop.learner.nbytes,
             metrics=final_metrics(loop, tested),
+            continual=None if loop.matrix is None else loop.matrix.summary(),
         )
 
     def _memory_status(self) -> MemoryStatus:

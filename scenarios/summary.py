@@ -38,6 +38,7 @@ def summary_of(loop: Loop, kind: str, tested: Tested | None) -> dict[str, Any]:
         **width_of(loop.learner.task),
         "learner": kind,
         "learner_bytes": loop.learner.nbytes,
+        **({} if loop.matrix is None else loop.matrix.summary()),
     }
 
 

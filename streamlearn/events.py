@@ -15,6 +15,7 @@ __all__ = [
     "CheckpointSaved",
     "EncoderFitted",
     "Event",
+    "ExperienceEnded",
     "Finished",
     "LayerStatus",
     "MemoryStatus",
@@ -109,6 +110,26 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True)
+class ExperienceEnded:
+    """All samples of one class group of the stream were learnt.
+
+    experience, experiences: its number, from 1, and how many there are. classes: their names.
+    accuracies: held-out, on each experience of the stream in turn, as far as that is measured.
+    average_accuracy, forgetting: after this experience, see `continual`.
+    """
+
+    event: ClassVar[str] = "experience"
+    step: int
+    samples: int
+    experience: int
+    experiences: int
+    classes: tuple[str, ...]
+    accuracies: tuple[float, ...] | None = None
+    average_accuracy: float | None = None
+    forgetting: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Skipped:
     """An item of the stream could not be used; it was named, counted and left out."""
 
@@ -180,7 +201,9 @@ class Stopped:
 class Finished:
     """The stream is at its end and the run is complete.
 
-    metrics: test_mae, …, and prequential_mae, …, where targets are numbers.
+    metrics: test_mae, …, and prequential_mae, …, where targets are numbers. continual: the accuracy
+    matrix and its figures, see `continual`, where classes came in turn; left out of the JSON
+    elsewhere.
     """
 
     event: ClassVar[str] = "finished"
@@ -196,15 +219,17 @@ class Finished:
     layers: tuple[LayerStatus, ...] = field(default=())
     learner_bytes: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    continual: Mapping[str, Any] | None = None
 
 
-_SELDOM = ("metrics", "outputs", "linearised")
-"""What events say only where targets are numbers, or of a linearised test."""
+_SELDOM = ("metrics", "outputs", "linearised", "continual")
+"""What events say only where targets are numbers, of a linearised test, or of classes in turn."""
 
 Event = (
     Started
     | EncoderFitted
     | Progress
+    | ExperienceEnded
     | Skipped
     | CheckpointSaved
     | Notice

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from streamlearn.continual import AccuracyMatrix
 from streamlearn.errors import DataError
 from streamlearn.evaluation import Evaluation, evaluation_of
 from streamlearn.events import (
     EncoderFitted,
+    ExperienceEnded,
     LayerStatus,
     Notice,
     Progress,
@@ -43,19 +45,29 @@ class Loop:
         learner: what learns.
         stream: where its cursor stands.
         evaluation: the prequential counts, of the kind that suits the targets.
+        matrix: what is measured whenever an experience of the stream was learnt.
 
     Attributes:
         step: mini-batches consumed.
+        experience: experiences of the stream that were learnt, and measured.
         skipped: items that could not be used.
         seconds: time spent in `events`, over all sessions of a run.
         should_stop: asked during the encoder's fit, which may take long: whether to give it up,
             undone, and yield to the consumer.
     """
 
-    def __init__(self, learner: Learner, stream: Stream, evaluation: Evaluation) -> None:
+    def __init__(
+        self,
+        learner: Learner,
+        stream: Stream,
+        evaluation: Evaluation,
+        matrix: AccuracyMatrix | None = None,
+    ) -> None:
         self.learner = learner
         self.stream = stream
         self.evaluation = evaluation
+        self.matrix = matrix
+        self.experience = 0
         self.step = 0
         self.skipped = 0
         self.seconds = 0.0
@@ -63,7 +75,9 @@ class Loop:
         self._recent: deque[tuple[float, int]] = deque()
         self._mark = 0.0
 
-    def events(self) -> Iterator[Progress | EncoderFitted | Skipped | Notice]:
+    def events(
+        self,
+    ) -> Iterator[Progress | EncoderFitted | ExperienceEnded | Testing | Skipped | Notice]:
         """Score and learn batch after batch, to the end of the stream.
 
         Raises:
@@ -78,6 +92,8 @@ class Loop:
                 yield from self._fit()
                 continue
             position = stream.position
+            if position != stream.total:
+                yield from self._experiences()
             batch = next(batches, None)
             if batch is None:
                 break
@@ -95,6 +111,7 @@ class Loop:
             yield self._progress(scores.losses.mean().item() if len(scores.losses) else 0.0)
         while learner.held:  # the stream was shorter than the encoder's fit
             yield from self._fit()
+        yield from self._experiences()
         if self.evaluation.samples == 0:
             raise DataError(
                 f"the stream of {self.stream.dataset.name} held no usable sample "
@@ -109,6 +126,28 @@ class Loop:
             self.learner.flush(self._pulse)
             yield self._encoder_fitted(time.perf_counter() - began)
         yield self._progress(self.evaluation.loss)
+
+    def _experiences(self) -> Iterator[Testing | ExperienceEnded]:
+        """Measure after each experience that was learnt; begun anew if that is not waited for."""
+        experiences = self.stream.experiences
+        for experience in experiences[self.experience :]:
+            if self.stream.position < experience.stop:
+                return
+            matrix = self.matrix
+            if matrix is not None:
+                yield from matrix.score(self.learner)
+            self.experience += 1
+            figures = {} if matrix is None else matrix.figures()
+            yield ExperienceEnded(
+                step=self.step,
+                samples=self.evaluation.samples,
+                experience=self.experience,
+                experiences=len(experiences),
+                classes=tuple(self.learner.classes[index] for index in experience.classes),
+                accuracies=None if matrix is None else tuple(matrix.rows[-1]),
+                average_accuracy=figures.get("average_accuracy"),
+                forgetting=figures.get("forgetting"),
+            )
 
     def _pulse(self) -> None:
         if self.should_stop():
@@ -156,7 +195,7 @@ class Loop:
 
     def state_dict(self) -> StateTree:
         """Learner, stream, evaluation and counters; not the tuples of `learner.memories()`."""
-        return {
+        state: StateTree = {
             "learner": self.learner.state_dict(),
             "stream": self.stream.state_dict(),
             "evaluation": self.evaluation.state_dict(),
@@ -164,6 +203,10 @@ class Loop:
             "skipped": self.skipped,
             "seconds": self.seconds,
         }
+        if self.stream.experiences:
+            state["experience"] = self.experience
+            state["matrix"] = None if self.matrix is None else self.matrix.state_dict()
+        return state
 
     def load_state_dict(self, state: StateTree) -> None:
         """Restore all of that; the memories want their tuples afterwards."""
@@ -173,6 +216,9 @@ class Loop:
         self.step = int(state["step"])
         self.skipped = int(state["skipped"])
         self.seconds = float(state["seconds"])
+        self.experience = int(state.get("experience", 0))
+        if self.matrix is not None and state.get("matrix") is not None:
+            self.matrix.load_state_dict(state["matrix"])
 
 
 def held_out(

@@ -92,11 +92,8 @@ class FunctionalSGD:
         *,
         places: Tensor | None = None,
         stored: int = 0,
-<<<<<<< HEAD
-        before: Callable[[], object] | None = None,
-=======
         notes: Mapping[str, Tensor] | None = None,
->>>>>>> a0b11e1 (Self-rehearsal: notes beside tuples, and stored samples learnt again in place)
+        before: Callable[[], object] | None = None,
     ) -> Tensor | None:
         """Store what every layer's last forward and backward passes say.
 
@@ -107,12 +104,9 @@ class FunctionalSGD:
                 which weight and value are added; the others are new and follow in their order.
                 No tuple is named twice.
             stored: tuples of each layer that places count.
-<<<<<<< HEAD
+            notes: by column, (B, …) of each sample, for the memories that have such columns.
             before: called once nothing can refuse any more, before anything is stored; if it
                 raises, nothing is. For the step of other parameters, so that all move or none.
-=======
-            notes: by column, (B, …) of each sample, for the memories that have such columns.
->>>>>>> a0b11e1 (Self-rehearsal: notes beside tuples, and stored samples learnt again in place)
 
         Returns:
             The closure's loss, if there is one.

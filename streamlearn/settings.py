@@ -352,7 +352,6 @@ class LearnerSettings(Settings):
             )
         return self
 
-<<<<<<< HEAD
     def _check_mixed(self, hidden: list[bool], output: bool) -> None:
         """Whether there are layers for what is asked of them."""
         network, by_gradient = self.network, self.layer.kind == "parametric-softmax"
@@ -374,10 +373,7 @@ class LearnerSettings(Settings):
                 "parametric-softmax layers; set learner.optimizer=adam, or network.layers=mixed"
             )
 
-    def _check_revisit(self) -> None:
-=======
     def _check_updates(self) -> None:
->>>>>>> a0b11e1 (Self-rehearsal: notes beside tuples, and stored samples learnt again in place)
         if not isinstance(self.learner, (GrowingSettings, ParametricSettings)):
             return
         if self.learner.revisit == "update":

@@ -116,9 +116,7 @@ class NetworkModel:
         if written is None:
             growth.step(before=move)
             return
-        growth.step(
-            places=written.places, stored=written.stored, notes=written.notes, before=move
-        )
+        growth.step(places=written.places, stored=written.stored, notes=written.notes, before=move)
         if self.places is not None:
             new = written.places[: len(written.places) - written.drawn]
             self.places.keep(new, index)

@@ -3,6 +3,7 @@
 from .base import Batch, Dataset, OnError, Order, Rows, SkippedItem, Stream
 from .catalogue import KINDS, open_data
 from .endless import EndlessStream
+from .experiences import Experience
 from .splits import Splits
 from .teachers import TeacherSpec
 
@@ -11,6 +12,7 @@ __all__ = [
     "Batch",
     "Dataset",
     "EndlessStream",
+    "Experience",
     "OnError",
     "Order",
     "Rows",

@@ -77,6 +77,10 @@ class ArrayDataset:
     def __len__(self) -> int:
         return len(self._features)
 
+    def labels(self) -> NDArray[np.int64]:
+        """Every row's target, (n,), where these are classes; a faulty row's may be any."""
+        return self._targets.astype(np.int64)
+
     def read(self, index: NDArray[np.int64]) -> Rows:
         """The rows at these positions, in this order."""
         skipped: tuple[SkippedItem, ...] = ()

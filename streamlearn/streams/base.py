@@ -14,11 +14,12 @@ from streamlearn.state import StateTree
 from streamlearn.tasks import Task
 
 from .augment import Augmentation, AugmentName
+from .experiences import Experience, in_turn, labels_of
 
 __all__ = ["Batch", "Dataset", "OnError", "Order", "Rows", "SkippedItem", "Stream"]
 
 OnError = Literal["skip", "stop"]
-Order = Literal["shuffled", "given"]
+Order = Literal["shuffled", "given", "classes"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,17 +94,25 @@ class Stream:
 
     Args:
         dataset: where the items come from.
-        order: "shuffled" (a permutation drawn from `seed`) or "given".
+        order: "shuffled" (a permutation drawn from `seed`), "given", or "classes": the items of
+            the shuffled order, class group after class group.
         seed: of the permutation; the same seed gives the same order on every machine.
         limit: stop after this many items of the order.
         epochs: how often to go through these items. A shuffled order is another one each time; no
             mini-batch has items of two epochs.
         augment: "paper" changes images in every epoch, see `Augmentation`.
+        experiences: the number of class groups; None is one for each class.
+
+    Attributes:
+        experiences: the class groups in turn, where that is the order; no mini-batch has items of
+            two of them.
 
     The cursor counts consumed items, over all epochs. It moves when a batch is handed out, so a
     state saved between two batches resumes with the next one.
 
     """
+
+    experiences: tuple[Experience, ...] = ()
 
     def __init__(
         self,
@@ -114,6 +123,7 @@ class Stream:
         limit: int | None = None,
         epochs: int = 1,
         augment: AugmentName = "none",
+        experiences: int | None = None,
     ) -> None:
         if limit is not None and limit < 1:
             raise ConfigError(f"data.limit={limit} must be at least 1; leave it out for all items")
@@ -123,13 +133,26 @@ class Stream:
         self.order: Order = order
         self.seed = seed
         count = len(dataset)
-        if order == "shuffled":
+        if order != "given":
             # numpy promises the raw words of a bit generator across versions and machines, but not
             # what `permutation` makes of them.
             words = np.random.PCG64(seed).random_raw(count)
             items: NDArray[np.int64] = np.argsort(words, kind="stable")[:limit]
         else:
             items = np.arange(count, dtype=np.int64)[:limit]
+        if order == "classes":
+            if epochs > 1:
+                raise ConfigError(
+                    f"data.epochs={epochs} is not possible where classes come in turn, each once; "
+                    "set data.epochs=1, or data.order=shuffled"
+                )
+            labels = labels_of(dataset)
+            items, self.experiences = in_turn(items, labels, len(dataset.classes), experiences)
+        elif experiences is not None:
+            raise ConfigError(
+                f"data.experiences={experiences} means nothing for data.order={order}; set "
+                "data.order=classes"
+            )
         self.epoch_items = len(items)
         later = [self._reordered(items, epoch) for epoch in range(1, epochs)]
         self._items: NDArray[np.int64] = np.concatenate([items, *later])
@@ -192,8 +215,10 @@ class Stream:
             yield Batch(rows, stop)
 
     def _stop(self, start: int, size: int) -> int:
-        """Where a mini-batch ends that starts here: at the end of its epoch at the latest."""
+        """Where a mini-batch ends: with its epoch or experience at the latest."""
         left = self.epoch_items - start % self.epoch_items if self.epoch_items else 0
+        if self.experiences:  # there is one epoch then
+            left = next((e.stop - start for e in self.experiences if e.stop > start), 0)
         return min(start + min(size, left), len(self._items))
 
     def _read(self, start: int, stop: int) -> Rows:
@@ -205,12 +230,15 @@ class Stream:
 
     def state_dict(self) -> StateTree:
         """The cursor, and what must agree for it to mean the same items."""
-        return {
+        state: StateTree = {
             "position": self.position,
             "items": self.total,
             "order": self.order,
             "seed": self.seed,
         }
+        if self.experiences:
+            state["experiences"] = len(self.experiences)
+        return state
 
     def load_state_dict(self, state: StateTree) -> None:
         """Put the cursor back.
@@ -220,11 +248,11 @@ class Stream:
 
         """
         here = self.state_dict()
-        for key, what in (("items", "items"), ("order", "order"), ("seed", "seed")):
-            if state[key] != here[key]:
+        for key in ("items", "order", "seed", "experiences"):
+            if state.get(key) != here.get(key):
                 raise FormatError(
-                    f"the run was learning a stream with {what} {state[key]!r} but the data now "
-                    f"has {here[key]!r}; give back the data that the run began with"
+                    f"the run was learning a stream with {key} {state.get(key)!r} but the data now "
+                    f"has {here.get(key)!r}; give back the data that the run began with"
                 )
         position = int(state["position"])
         if not 0 <= position <= (position if self.total is None else self.total):

@@ -81,6 +81,10 @@ class ImageFolder:
     def __len__(self) -> int:
         return len(self._targets)
 
+    def labels(self) -> NDArray[np.int64]:
+        """Every image's class, (n,)."""
+        return self._targets
+
     def read(self, index: NDArray[np.int64]) -> Rows:
         """The images at these positions, in this order."""
         features = np.empty((len(index), *self._shape), dtype=np.uint8)

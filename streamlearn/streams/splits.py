@@ -13,6 +13,7 @@ from streamlearn.errors import ConfigError, DataError
 from streamlearn.tasks import Task
 
 from .base import Dataset, OnError, Rows, SkippedItem
+from .experiences import labels_of
 from .teachers import TeacherSpec
 
 __all__ = ["Request", "Splits", "Subset", "given_path", "hold_out", "refuse", "unknown_word"]
@@ -84,6 +85,10 @@ class Subset:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    def labels(self) -> NDArray[np.int64]:
+        """Every item's class, (n,), if the whole data set knows them."""
+        return labels_of(self._dataset)[self._items]
 
     def read(self, index: NDArray[np.int64]) -> Rows:
         """The rows at these positions of the subset; `Rows.index` counts within the subset."""
