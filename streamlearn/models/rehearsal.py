@@ -153,10 +153,8 @@ class Rehearsal:
             if self.how == "balanced":
                 found = memory.gather(torch.from_numpy(rows), ("target",))["target"]
                 targets = found.cpu().numpy()
-            order = np.argsort(targets, kind="stable")
-            names, starts = np.unique(targets[order], return_index=True)
-            for name, part in zip(names.tolist(), np.split(rows[order], starts[1:]), strict=True):
-                self._rows.setdefault(name, _Growing()).add(part)
+            for name in np.unique(targets).tolist():
+                self._rows.setdefault(name, _Growing()).add(rows[targets == name])
             self._known = stop
 
     def _dropped(self, rows: Rows) -> NDArray[np.bool_]:
