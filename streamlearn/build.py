@@ -29,7 +29,7 @@ from streamlearn.layers import (
     UnweightedSoftmax,
     WeightedSoftmax,
 )
-from streamlearn.losses import Loss
+from streamlearn.losses import LOSSES, Loss
 from streamlearn.memory import Column, Memory, accumulation_dtype
 from streamlearn.models import (
     DiscriminantModel,
@@ -88,17 +88,24 @@ def check_task(settings: LearnerSettings, task: Task) -> None:
     chosen = settings.learner
     task.loss(chosen.loss)
     if not isinstance(task, Outputs):
+        adjusts = getattr(chosen, "adjust", "none") != "none"
+        if adjusts and task.loss(chosen.loss) is not LOSSES["cross_entropy"]:
+            raise ConfigError(
+                f"learner.adjust={getattr(chosen, 'adjust', None)} is for cross-entropy; set "
+                f"learner.loss=cross_entropy instead of {chosen.loss}, or learner.adjust=none"
+            )
         if chosen.scale_targets:
             raise ConfigError(
                 "learner.scale_targets=true means nothing for targets that are classes; leave it "
                 "out"
             )
         return
-    if getattr(chosen, "rehearse", "uniform") == "balanced":
-        raise ConfigError(
-            "learner.rehearse=balanced draws each class alike, but the targets are numbers; set "
-            "learner.rehearse=uniform"
-        )
+    for name, plain in (("rehearse", "uniform"), ("adjust", "none")):
+        if getattr(chosen, name, plain) != plain:
+            raise ConfigError(
+                f"learner.{name}={getattr(chosen, name)} is about classes, but the targets are "
+                f"numbers; set learner.{name}={plain}"
+            )
     if chosen.kind in _CLASSIFIERS:
         raise ConfigError(
             f"learner={chosen.kind} only knows classes, but the targets are numbers; choose "
@@ -327,7 +334,11 @@ def _unscaled_model(
         notes = notes_for(classes if loss.values else None, wide) if chosen.rehearsal else {}
         network = build_network(settings, width, classes, hardware, tiers, shape, notes)
         growth = build_growth(settings, network)
-        options: dict[str, Any] = {"growth": growth, "update": chosen.revisit == "update"}
+        options: dict[str, Any] = {
+            "growth": growth,
+            "update": chosen.revisit == "update",
+            "adjust": chosen.adjust == "batch",
+        }
         if chosen.rehearsal:
             layers = [*_growing(network.hidden), *_growing([network.output])]
             options["rehearsal"] = Rehearsal(

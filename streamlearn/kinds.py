@@ -65,6 +65,15 @@ Rehearse = Annotated[
 ]
 
 
+Adjust = Annotated[
+    Literal["none", "batch"],
+    Field(
+        description="batch: learn as if all classes of a step were equally many, by adding the "
+        "logarithm of each one's share to its output"
+    ),
+]
+
+
 class GrowingSettings(TrainingSettings):
     """A network of growing layers; see the sections network, layer and optimizer."""
 
@@ -72,6 +81,7 @@ class GrowingSettings(TrainingSettings):
     revisit: Revisit = "append"
     rehearsal: Rehearsal = 0
     rehearse: Rehearse = "uniform"
+    adjust: Adjust = "none"
 
 
 LINEAR_OPTIMIZERS = ("foof", "mesa", "delta")
@@ -139,6 +149,7 @@ class ParametricSettings(TrainingSettings):
     revisit: Revisit = "append"
     rehearsal: Rehearsal = 0
     rehearse: Rehearse = "uniform"
+    adjust: Adjust = "none"
     warmup: int = Field(0, ge=0, description="samples over which rates rise from zero")
 
     @property

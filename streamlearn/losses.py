@@ -14,6 +14,7 @@ __all__ = [
     "LossName",
     "absolute_error",
     "cross_entropy",
+    "log_shares",
     "squared_error",
 ]
 
@@ -23,6 +24,17 @@ LossName: TypeAlias = Literal["auto", "cross_entropy", "squared_error", "absolut
 def cross_entropy(output: Tensor, target: Tensor) -> Tensor:
     """−log softmax(s)_y of each sample, (B,); target (B,) int64 class indices."""
     return F.cross_entropy(output, target, reduction="none")
+
+
+def log_shares(target: Tensor, classes: int) -> Tensor:
+    """The logarithm of each class's share in a batch, (classes,); −∞ for one that is not there.
+
+    Added to outputs, it makes cross-entropy fit what the classes' likelihoods say, whatever their
+    shares are, and classes that are absent neither gain nor lose.
+
+    Source: Ren et al., arXiv 2007.10740; Menon et al., arXiv 2007.07314.
+    """
+    return (target.bincount(minlength=classes) / len(target)).log()
 
 
 def squared_error(output: Tensor, target: Tensor) -> Tensor:

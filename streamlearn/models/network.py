@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError
 from streamlearn.layers import GrowingLayer
-from streamlearn.losses import Loss
+from streamlearn.losses import Loss, log_shares
 from streamlearn.memory import Memory
 from streamlearn.optim import FunctionalSGD
 from streamlearn.optimizers import load_state_tree, state_tree
@@ -36,6 +36,7 @@ class NetworkModel:
         schedule: of the optimizer's rates; those of growing layers stay.
         update: whether a sample that comes again updates its own tuples rather than adding some.
         rehearsal: draws stored samples to be learnt again with each batch.
+        adjust: learn as if all classes of a step were equally many, see `losses.log_shares`.
     """
 
     def __init__(
@@ -48,6 +49,7 @@ class NetworkModel:
         schedule: Schedule | None = None,
         update: bool = False,
         rehearsal: Rehearsal | None = None,
+        adjust: bool = False,
     ) -> None:
         self.network = network
         self.loss = loss
@@ -56,6 +58,7 @@ class NetworkModel:
         self.schedule = schedule or Schedule()
         self.samples = 0
         self.rehearsal = rehearsal
+        self.adjust = adjust
         self.places = Places() if update and growth is not None else None
         first = next(network.parameters(), None)
         self._dtype = None if first is None else first.dtype
@@ -88,8 +91,13 @@ class NetworkModel:
             codes = torch.cat([codes, again.codes.to(codes.dtype)])  # (B + R, D)
             targets = torch.cat([targets, again.targets.to(targets.device)])
         output = self.network(self._cast(codes))
-        losses = self.loss.per_sample(output, targets.to(output.device))  # (B + R,)
-        losses.sum().backward()  # type: ignore[no-untyped-call]
+        targets = targets.to(output.device)
+        losses = self.loss.per_sample(output, targets)  # (B + R,)
+        learnt = losses
+        if self.adjust:
+            shares = log_shares(targets, output.shape[-1]).to(output.dtype)
+            learnt = self.loss.per_sample(output + shares, targets)
+        learnt.sum().backward()  # type: ignore[no-untyped-call]
         if self.optimizer is not None:
             self._check_gradients()
             self._set_rates(self.optimizer)

@@ -14,7 +14,7 @@ from streamlearn import Learner
 from streamlearn.errors import ConfigError, NotFiniteError, RunStateError, ShapeError
 from streamlearn.kernels import default_temperature
 from streamlearn.layers import DualLinear, RBFLayer, WeightedSoftmax
-from streamlearn.losses import LOSSES
+from streamlearn.losses import LOSSES, cross_entropy, log_shares
 from streamlearn.memory import Column, Memory, Tuples
 from streamlearn.models import NetworkModel, Rehearsal, ScaledModel, notes_for
 from streamlearn.networks import ResNetMLP
@@ -332,6 +332,41 @@ def test_layers_whose_rows_do_not_belong_together_are_refused() -> None:
         model.learn(features[:8], targets[:8])
 
 
+# -- classes of a step as if they were equally many ------------------------------------------------
+
+
+def test_adjusted_gradients_are_those_of_a_softmax_weighted_by_the_classes_shares() -> None:
+    output = randn(7, 4).requires_grad_()
+    target = torch.tensor([0, 0, 0, 0, 2, 2, 3])
+    shares = torch.tensor([4, 0, 2, 1], dtype=torch.float64) / 7
+    cross_entropy(output + log_shares(target, 4), target).sum().backward()
+    weighted = shares * output.detach().exp()
+    expected = weighted / weighted.sum(-1, keepdim=True) - torch.eye(4, dtype=torch.float64)[target]
+    assert output.grad is not None
+    torch.testing.assert_close(output.grad, expected)
+    assert not output.grad[:, 1].any()  # it was not there
+
+
+def test_only_what_is_learnt_is_adjusted_not_what_is_said() -> None:
+    plain, adjusted = made(0), made(0, learner={"batch": 8, "dtype": "float64", "adjust": "batch"})
+    features, targets = blobs(60)
+    for model in (plain, adjusted):
+        feed(model, features[:40], targets[:40], 40)
+    balanced = torch.tensor([0, 1, 2])
+    for model in (plain, adjusted):
+        model.model = copy.deepcopy(plain.model)
+    assert isinstance(adjusted.model, NetworkModel)
+    adjusted.model.adjust = True
+    said = [model.learn(features[balanced], balanced) for model in (plain, adjusted)]
+    assert torch.equal(said[0].losses, said[1].losses)
+    np.testing.assert_allclose(  # with equal shares nothing is another
+        arrays(plain.predict_proba(features)), arrays(adjusted.predict_proba(features)), atol=1e-7
+    )
+    said = [model.learn(features[:2], torch.tensor([0, 0])) for model in (plain, adjusted)]
+    np.testing.assert_allclose(arrays(said[0].losses), arrays(said[1].losses), atol=1e-6)
+    assert not torch.equal(plain.predict_proba(features), adjusted.predict_proba(features))
+
+
 # -- saved, and in every tier ----------------------------------------------------------------------
 
 
@@ -422,8 +457,11 @@ def test_what_cannot_be_rehearsed_is_refused(sections: dict[str, Any], message: 
 
 
 def test_numbers_have_no_classes_to_balance() -> None:
-    with pytest.raises(ConfigError, match="draws each class alike, but the targets are numbers"):
-        Learner(outputs=1, learner={"rehearsal": 9, "rehearse": "balanced"})
+    for name, word in (("rehearse", "balanced"), ("adjust", "batch")):
+        with pytest.raises(ConfigError, match=f"{name}={word} is about classes, but the targets"):
+            Learner(outputs=1, learner={name: word})
+    with pytest.raises(ConfigError, match="cross_entropy instead of squared_error"):
+        Learner(CLASSES, learner={"adjust": "batch", "loss": "squared_error"})
 
 
 # -- notes -----------------------------------------------------------------------------------------
