@@ -338,6 +338,7 @@ def _unscaled_model(
             "growth": growth,
             "update": chosen.revisit == "update",
             "adjust": chosen.adjust == "batch",
+            "leave_out": chosen.leave_out,
         }
         if chosen.rehearsal:
             layers = [*_growing(network.hidden), *_growing([network.output])]

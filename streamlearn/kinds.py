@@ -65,6 +65,14 @@ Rehearse = Annotated[
 ]
 
 
+LeaveOut = Annotated[
+    bool,
+    Field(
+        description="rehearsed samples are answered without their own tuples, so that they teach "
+        "what others do not know yet"
+    ),
+]
+
 Adjust = Annotated[
     Literal["none", "batch"],
     Field(
@@ -81,6 +89,7 @@ class GrowingSettings(TrainingSettings):
     revisit: Revisit = "append"
     rehearsal: Rehearsal = 0
     rehearse: Rehearse = "uniform"
+    leave_out: LeaveOut = True
     adjust: Adjust = "none"
 
 
@@ -149,6 +158,7 @@ class ParametricSettings(TrainingSettings):
     revisit: Revisit = "append"
     rehearsal: Rehearsal = 0
     rehearse: Rehearse = "uniform"
+    leave_out: LeaveOut = True
     adjust: Adjust = "none"
     warmup: int = Field(0, ge=0, description="samples over which rates rise from zero")
 

@@ -51,6 +51,10 @@ class GrowingLayer(nn.Module, ABC):
         block_rows: tuples in a block of the memory.
         tiers: the budgets that the memory shares with those of other layers.
         notes: columns that the memory keeps beside each tuple, by name.
+
+    Attributes:
+        without: (B,) int64, for each query the row that is not to answer it, -1 for none; None
+            lets all rows answer all queries.
     """
 
     def __init__(
@@ -80,6 +84,7 @@ class GrowingLayer(nn.Module, ABC):
         )
         self.forgetting = Forgetting()
         self.traces: list[Trace] = []
+        self.without: Tensor | None = None
         self._pool = ScratchPool()
 
     def forward(self, query: Tensor) -> Tensor:
@@ -105,6 +110,7 @@ class GrowingLayer(nn.Module, ABC):
             forgetting=self.forgetting,
             pool=self._pool,
             trace=trace,
+            without=self.without,
         )
         return output.to(query.dtype).reshape(*query.shape[:-1], self.out_features)
 

@@ -104,6 +104,7 @@ def retrieve(
     forgetting: Forgetting | None = None,
     pool: ScratchPool | None = None,
     trace: Trace | None = None,
+    without: Tensor | None = None,
 ) -> Tensor:
     """Answer queries from a memory.
 
@@ -114,6 +115,7 @@ def retrieve(
         forgetting: momentum and decay by birth step; None counts every tuple fully.
         pool: score buffers to reuse from call to call.
         trace: receives the gradient of the output in the backward pass.
+        without: (B,) int64, a row for each query that is not to answer it; -1 for none.
 
     Returns:
         s (B, C) in the accumulation dtype.
@@ -127,10 +129,14 @@ def retrieve(
             "linearising, and linearise to evaluate"
         )
     if trace is None and not (query.requires_grad and torch.is_grad_enabled()):
-        context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None)
+        context = _Context(
+            memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None, without
+        )
         return _forward(context, query, keep=False)[0]
     anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
-    context = _Context(memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), trace)
+    context = _Context(
+        memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), trace, without
+    )
     output: Tensor = _Retrieve.apply(query, anchor, context)
     return output
 
@@ -142,6 +148,7 @@ class _Context:
     forgetting: Forgetting
     pool: ScratchPool
     trace: Trace | None
+    without: Tensor | None = None
 
     def blocks(self) -> closing[Generator[Block, None, None]]:
         """The memory's blocks, or parts of them, in order."""
@@ -155,8 +162,13 @@ class _Context:
         square = wide.square().sum(-1, keepdim=True)
         return (wide * self.kernel.scale).to(self.memory.dtype), square
 
-    def scores(self, block: Block, scaled: Tensor, square: Tensor, shift: Tensor | None) -> Tensor:
-        """S of one block, decay coefficients included, in a buffer of the pool, (B, n)."""
+    def scores(
+        self, block: Block, start: int, scaled: Tensor, square: Tensor, shift: Tensor | None
+    ) -> Tensor:
+        """S of one block, decay coefficients included, in a buffer of the pool, (B, n).
+
+        start: the row where the block begins.
+        """
         buffer = self.pool.take(len(scaled), block.padded, like=scaled)
         self.kernel.scores_(block, scaled, square, out=buffer)
         if shift is not None:
@@ -166,7 +178,15 @@ class _Context:
             buffer.add_(1)
         elif self.kernel.kind != "dot":
             buffer.exp_()
-        return self.age_(buffer, block)
+        return self.leave_out_(self.age_(buffer, block), block, start)
+
+    def leave_out_(self, buffer: Tensor, block: Block, start: int, value: float = 0.0) -> Tensor:
+        """Put a number where a query meets the row that is not to answer it."""
+        if self.without is not None:
+            local = self.without.to(buffer.device) - start
+            inside = ((local >= 0) & (local < block.count)).nonzero()[:, 0]
+            buffer[inside, local[inside]] = value
+        return buffer
 
     def counts(self, block: Block) -> Tensor:
         """Which rows of a block have any weight left, (n,); unfilled ones do not."""
@@ -202,9 +222,11 @@ def _forward(
     kept: list[Tensor] = []
     if not keep:
         pool.trim()
+    start = 0
     with context.blocks() as blocks:
         for block in blocks:
-            scores = context.scores(block, scaled, square, shift)
+            scores = context.scores(block, start, scaled, square, shift)
+            start += block.count
             total += torch.mm(scores, block.side[: block.padded])  # (B, W)
             if keep:
                 kept.append(scores)
@@ -227,12 +249,14 @@ def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
     memory, kernel = context.memory, context.kernel
     if not kernel.normalised or kernel.bound(square, memory.max_key_square) <= SAFE_EXPONENT:
         return None
-    largest = torch.full_like(square, -torch.inf)
+    largest, start = torch.full_like(square, -torch.inf), 0
     with context.blocks() as blocks:
         for block in blocks:
             buffer = context.pool.take(len(scaled), block.padded, like=scaled)
             kernel.scores_(block, scaled, square, out=buffer)
             buffer.masked_fill_(~context.counts(block), -torch.inf)
+            context.leave_out_(buffer, block, start, -torch.inf)
+            start += block.count
             largest = torch.maximum(largest, buffer.amax(-1, keepdim=True).to(largest.dtype))
             context.pool.give(buffer)
     return largest
@@ -300,17 +324,18 @@ def _query_gradient(
     result = torch.zeros(len(query), memory.key_width, dtype=wide, device=query.device)
     mass = torch.zeros(len(query), 1, dtype=wide, device=query.device)
     kept: list[Tensor] | None = ctx.kept
+    start = 0
     with context.blocks() as blocks:
         for index, block in enumerate(blocks):
             pull = pool.take(len(query), block.padded, like=scaled)
             torch.mm(side, block.side[: block.padded].T, out=pull)  # G Aᵀ (B, n)
             if kernel.kind == "dot":  # the derivative of ⟨k, q⟩ is k itself
-                context.age_(pull, block)
+                context.leave_out_(context.age_(pull, block), block, start)
             else:  # that of an exponential is itself again
                 scores = (
                     kept[index]
                     if kept is not None
-                    else context.scores(block, scaled, square, ctx.shift)
+                    else context.scores(block, start, scaled, square, ctx.shift)
                 )
                 pull.mul_(scores)  # P (B, n)
                 pool.give(scores)
@@ -318,6 +343,7 @@ def _query_gradient(
             if kernel.kind == "rbf":
                 mass += pull.sum(-1, keepdim=True, dtype=wide)
             pool.give(pull)
+            start += block.count
     ctx.kept = None
     if kernel.kind == "rbf":
         result -= mass * query.to(wide)

@@ -37,6 +37,7 @@ class NetworkModel:
         update: whether a sample that comes again updates its own tuples rather than adding some.
         rehearsal: draws stored samples to be learnt again with each batch.
         adjust: learn as if all classes of a step were equally many, see `losses.log_shares`.
+        leave_out: answer to samples that come again without the tuples that are their own.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class NetworkModel:
         update: bool = False,
         rehearsal: Rehearsal | None = None,
         adjust: bool = False,
+        leave_out: bool = False,
     ) -> None:
         self.network = network
         self.loss = loss
@@ -59,6 +61,7 @@ class NetworkModel:
         self.samples = 0
         self.rehearsal = rehearsal
         self.adjust = adjust
+        self.leave_out = leave_out
         self.places = Places() if update and growth is not None else None
         first = next(network.parameters(), None)
         self._dtype = None if first is None else first.dtype
@@ -90,7 +93,11 @@ class NetworkModel:
             again = written.again
             codes = torch.cat([codes, again.codes.to(codes.dtype)])  # (B + R, D)
             targets = torch.cat([targets, again.targets.to(targets.device)])
-        output = self.network(self._cast(codes))
+        if written is not None and written.again is not None and self.leave_out:
+            own = torch.cat([torch.full((count,), -1), written.again.rows])
+            output = self._left_out(codes, own)
+        else:
+            output = self.network(self._cast(codes))
         targets = targets.to(output.device)
         losses = self.loss.per_sample(output, targets)  # (B + R,)
         learnt = losses
@@ -128,6 +135,17 @@ class NetworkModel:
         if self.places is not None:
             new = written.places[: len(written.places) - written.drawn]
             self.places.keep(new, index)
+
+    def _left_out(self, codes: Tensor, own: Tensor) -> Tensor:
+        """The network's output without the row of each layer that is a sample's own; -1 is none."""
+        layers = [m for m in self.network.modules() if isinstance(m, GrowingLayer)]
+        try:
+            for layer in layers:
+                layer.without = own
+            return self.network(self._cast(codes))  # type: ignore[no-any-return]
+        finally:
+            for layer in layers:
+                layer.without = None
 
     def _written(
         self, growth: FunctionalSGD, codes: Tensor, targets: Tensor, index: Tensor | None

@@ -368,3 +368,28 @@ def test_retrieval_alone_needs_neither_layer_nor_pool() -> None:
     fill(layer, 20)
     query = randn(2, 4)
     assert torch.equal(retrieve(query, layer.memory, layer.kernel), layer(query).detach())
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("size", [1.0, 40.0])
+def test_a_query_can_be_answered_without_one_row(kind: Kind, size: float) -> None:
+    """Value and gradient are those of a memory that lacks the row, also where exponents shift."""
+    layer = make_layer(kind, 5, 3)
+    fill(layer, 700, size=size)
+    rows = torch.tensor([-1, 3, 511, 512, 690])
+    query = randn(5, 5, seed=4).requires_grad_()
+    layer.without = rows
+    found = layer(query)
+    backward((found * randn(5, 3, seed=6)).sum())
+    for place, row in enumerate(rows.tolist()):
+        lacking = make_layer(kind, 5, 3)
+        fill(lacking, 700, size=size)
+        if row >= 0:
+            lacking.memory.drop(torch.tensor([row]))
+        alone = query.detach()[place : place + 1].requires_grad_()
+        answer = lacking(alone)
+        backward((answer * randn(5, 3, seed=6)[place : place + 1]).sum())
+        torch.testing.assert_close(found[place : place + 1], answer)
+        assert alone.grad is not None
+        assert query.grad is not None
+        torch.testing.assert_close(query.grad[place : place + 1], alone.grad)
