@@ -22,7 +22,7 @@ from streamlearn.optim import FunctionalSGD
 
 from .. import reference
 from ..reference import Array
-from .making import arrays, generator, randn, relative
+from .making import arrays, backward, generator, randn, relative
 from .test_learner import CLASSES, blobs, content, feed, growth_of, learner
 
 D, C = 6, 3
@@ -346,7 +346,7 @@ def test_adjusted_gradients_are_those_of_a_softmax_weighted_by_the_classes_share
     output = randn(7, 4).requires_grad_()
     target = torch.tensor([0, 0, 0, 0, 2, 2, 3])
     shares = torch.tensor([4, 0, 2, 1], dtype=torch.float64) / 7
-    cross_entropy(output + log_shares(target, 4), target).sum().backward()
+    backward(cross_entropy(output + log_shares(target, 4), target).sum())
     weighted = shares * output.detach().exp()
     expected = weighted / weighted.sum(-1, keepdim=True) - torch.eye(4, dtype=torch.float64)[target]
     assert output.grad is not None
