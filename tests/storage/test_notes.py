@@ -39,7 +39,7 @@ def read(run: Path, name: str) -> "np.ndarray[tuple[int, ...], np.dtype[np.gener
     return np.asarray(reader.columns(LAYER, 0, manifest.layers[LAYER].rows)[name])
 
 
-@pytest.mark.parametrize("budget", [None, 250_000])
+@pytest.mark.parametrize("budget", [None, 400_000])
 def test_notes_go_with_their_rows_through_everything(tmp_path: Path, budget: int | None) -> None:
     memory = noted(budget)
     with make_store(tmp_path) as store:
