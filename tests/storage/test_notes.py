@@ -74,8 +74,8 @@ def test_notes_go_with_their_rows_through_everything(tmp_path: Path, budget: int
     export_run(run, tmp_path / "rows.npz")
     with np.load(tmp_path / "rows.npz") as arrays:
         assert any(name.endswith("target") for name in arrays.files)
-    shown = zarr.open_group(run / "memory.zarr", mode="r")
-    assert shown[f"layers/{LAYER}/target"][:1400].tolist() == kept  # type: ignore[index]
+    shown = zarr.open_array(run / "memory.zarr" / "layers" / LAYER / "target", mode="r")
+    assert np.asarray(shown[:1400]).tolist() == kept
 
 
 def test_notes_that_did_not_change_are_not_written_again(tmp_path: Path) -> None:
