@@ -63,7 +63,7 @@ class OpenLearner:
     """
 
     def __init__(
-        self, settings: LearnerSettings, *, regression: bool = False, warmup: int = 256
+        self, settings: LearnerSettings, *, regression: bool = False, warmup: int = 64
     ) -> None:
         if not isinstance(settings.learner, GrowingSettings):
             raise ConfigError(
@@ -119,7 +119,8 @@ class OpenLearner:
         if self.regression:
             return answers[:, 0]
         answers = answers[:, : len(self.labels)]
-        return answers / answers.sum(-1, keepdims=True)
+        answers /= answers.sum(-1, keepdims=True)
+        return answers
 
     def predict(self, records: Sequence[Record]) -> list[Any]:
         """The most probable label of each, None before anything was learnt; or values."""
@@ -253,10 +254,11 @@ class OpenLearner:
         self._masked = 0
 
     def _mask(self) -> None:
-        if isinstance(self._model, NetworkModel) and self._loss is not None:
-            if self._masked != len(self.labels) and not self.regression:
-                self._model.loss = loss_of_first(self._loss, len(self.labels))
-                self._masked = len(self.labels)
+        if self._loss is None or self.regression or self._masked == len(self.labels):
+            return
+        if isinstance(self._model, NetworkModel):
+            self._model.loss = loss_of_first(self._loss, len(self.labels))
+            self._masked = len(self.labels)
 
     @property
     def nbytes(self) -> int:

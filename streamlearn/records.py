@@ -23,6 +23,7 @@ __all__ = ["Record", "RecordEncoder", "plain"]
 
 Record: TypeAlias = Mapping[Any, Any]
 Array: TypeAlias = NDArray[np.float64]
+_Column: TypeAlias = tuple[Hashable, tuple[Hashable] | None]
 
 _LARGEST = 1e100
 """Of a number that is taken in: variances square it."""
@@ -61,12 +62,14 @@ class RecordEncoder:
     """
 
     def __init__(self) -> None:
-        self.columns: dict[tuple[Hashable, tuple[Hashable] | None], int] = {}
+        self.columns: dict[_Column, int] = {}
         self._categories: dict[Hashable, int] = {}
         self._numbers: Array = np.zeros(_ROOM)  # 1 where a column holds numbers
         self._count: Array = np.zeros(_ROOM)
         self._mean: Array = np.zeros(_ROOM)
         self._moment: Array = np.zeros(_ROOM)
+        self._blank: Array = np.zeros(0)  # a raw row without any feature
+        self._scales: tuple[Array, Array] | None = None
 
     def __len__(self) -> int:
         return len(self.columns)
@@ -84,13 +87,14 @@ class RecordEncoder:
         """
         columns = self.columns
         found: list[tuple[int, float]] = []
-        new: list[tuple[Hashable, tuple[Hashable] | None, float]] = []
+        new: list[tuple[_Column, float]] = []
         for name, value in record.items():
             number = _number(value)
+            key: _Column
             if number is None:
                 value = plain(value)
                 key = (name, (value,))
-                column = self._category(name, value, key, add=add)
+                column = self._category(name, value, key)
                 number = 1.0
             elif math.isnan(number):
                 continue
@@ -100,23 +104,23 @@ class RecordEncoder:
             if column is not None:
                 found.append((column, number))
             elif add:
-                new.append((*key, number))
-        for name, category, number in sorted(new, key=_canonical):
-            key = (name, category)
+                new.append((key, number))
+        for key, number in sorted(new, key=_canonical):
+            name, category = key
             if category is not None and self._categories.get(name, 0) >= _MOST_CATEGORIES:
                 key = (name, (_OTHERS,))
             column = columns.get(key)
             if column is None:
                 column = self._add(key)
             found.append((column, number))
-        row = np.where(self._numbers[: len(columns)] > 0, np.nan, 0.0)
+        if len(self._blank) < len(columns):
+            self._blank = np.where(self._numbers[: len(columns)] > 0, np.nan, 0.0)
+        row = self._blank.copy()
         for column, number in found:
             row[column] = number
         return row
 
-    def _category(
-        self, name: Hashable, value: Any, key: tuple[Any, Any], *, add: bool
-    ) -> int | None:
+    def _category(self, name: Hashable, value: Any, key: _Column) -> int | None:
         try:
             column = self.columns.get(key)
         except TypeError:
@@ -128,12 +132,13 @@ class RecordEncoder:
             column = self.columns.get((name, (_OTHERS,)))
         return column
 
-    def _add(self, key: tuple[Hashable, tuple[Hashable] | None]) -> int:
+    def _add(self, key: _Column) -> int:
         column = len(self.columns)
         if column == len(self._count):
             for field in ("_numbers", "_count", "_mean", "_moment"):
                 setattr(self, field, np.concatenate([getattr(self, field), np.zeros(column)]))
         self.columns[key] = column
+        self._scales = None
         if key[1] is None:
             self._numbers[column] = 1.0
         else:
@@ -142,6 +147,7 @@ class RecordEncoder:
 
     def track(self, rows: Sequence[Array]) -> None:
         """Take raw rows into means and deviations, one after the other."""
+        self._scales = None
         for row in rows:
             width = len(row)
             there = (self._numbers[:width] > 0) & ~np.isnan(row)
@@ -157,23 +163,32 @@ class RecordEncoder:
 
         Args:
             rows: as `read` gave them, also before some of the columns came.
-            width: at least one more than there are columns.
+            width: columns beyond it are overlooked.
         """
-        known = len(self.columns)
-        numbers = self._numbers[:known] > 0
-        raw = np.where(numbers, np.nan, 0.0) * np.ones((len(rows), 1))  # (B, columns)
-        for place, row in enumerate(rows):
-            raw[place, : len(row)] = row[:known]
-        mean = self._mean[:known]
-        variance = self._moment[:known] / np.maximum(self._count[:known], 1.0)
-        # What is left of equal numbers after rounding is no variation.
-        varies = numbers & (variance > (1e-7 * mean) ** 2)
-        scale = np.where(varies, 1.0 / np.sqrt(np.where(varies, variance, 1.0)), 0.0)
-        scaled = np.clip(np.nan_to_num((raw - mean) * scale), -_CLIP, _CLIP)
+        mean, scale = self._scaling()
         codes = np.zeros((len(rows), width))
         codes[:, 0] = 1.0
-        codes[:, 1 : known + 1] = np.where(numbers, scaled, raw)
+        for place, row in enumerate(rows):
+            known = min(len(row), width - 1)
+            scaled = codes[place, 1 : known + 1]
+            np.subtract(row[:known], mean[:known], out=scaled)
+            scaled *= scale[:known]
+            scaled[np.isnan(scaled)] = 0.0
+            np.clip(scaled, -_CLIP, _CLIP, out=scaled)
         return torch.from_numpy(codes)
+
+    def _scaling(self) -> tuple[Array, Array]:
+        """What is subtracted from each column, and what the rest is multiplied with."""
+        if self._scales is None:
+            known = len(self.columns)
+            numbers = self._numbers[:known] > 0
+            mean = self._mean[:known].copy()
+            variance = self._moment[:known] / np.maximum(self._count[:known], 1.0)
+            # What is left of equal numbers after rounding is no variation.
+            varies = variance > (1e-7 * mean) ** 2
+            scale = np.where(varies, 1.0 / np.sqrt(np.where(varies, variance, 1.0)), ~numbers)
+            self._scales = mean, scale
+        return self._scales
 
     def state_dict(self, tags: Tags) -> StateTree:
         """The columns in their order, and each one's count, mean and sum of squared deviations."""
@@ -194,6 +209,7 @@ class RecordEncoder:
         for name, category in state["columns"]:
             self._add((tags.decode(name), None if category is None else tags.decode(category)))
         known = len(self.columns)
+        self._scales = None
         for part, saved in zip(
             (self._count, self._mean, self._moment), state["statistics"].numpy(), strict=True
         ):
@@ -202,6 +218,8 @@ class RecordEncoder:
 
 def _number(value: Any) -> float | None:
     """A number, NaN for what is missing, or None for what is no number."""
+    if type(value) is float:
+        return value if abs(value) <= _LARGEST else math.nan
     if value is None:
         return math.nan
     if not isinstance(value, (int, float, np.number, np.bool_, Decimal, Fraction)):
@@ -215,7 +233,7 @@ def _number(value: Any) -> float | None:
     return number if abs(number) <= _LARGEST else math.nan
 
 
-def _canonical(column: tuple[Hashable, tuple[Hashable] | None, float]) -> tuple[str, str, str, str]:
-    name, category, _ = column
+def _canonical(found: tuple[_Column, float]) -> tuple[str, str, str, str]:
+    name, category = found[0]
     value = "" if category is None else category[0]
     return type(name).__name__, str(name), type(value).__name__, str(value)

@@ -38,7 +38,7 @@ class _Growing:
         self,
         *,
         seed: int = 0,
-        warmup: int = 256,
+        warmup: int = 64,
         network: Mapping[str, Any] | str | None = None,
         layer: Mapping[str, Any] | str | None = None,
         optimizer: Mapping[str, Any] | None = None,
@@ -138,7 +138,7 @@ class _Growing:
         return self._learner.nbytes
 
 
-class GrowingClassifier(_Growing, base.MiniBatchClassifier):  # type: ignore[misc]
+class GrowingClassifier(_Growing, base.MiniBatchClassifier):
     """A growing network that classifies: no parameters, but a tuple for each sample it has learnt.
 
     Features are standardised as they come and may appear, vanish and be missing; classes may
@@ -178,7 +178,7 @@ class GrowingClassifier(_Growing, base.MiniBatchClassifier):  # type: ignore[mis
         return pd.DataFrame(answers, index=X.index, columns=labels)
 
 
-class GrowingRegressor(_Growing, base.MiniBatchRegressor):  # type: ignore[misc]
+class GrowingRegressor(_Growing, base.MiniBatchRegressor):
     """A growing network that answers with a number: a tuple for each sample it has learnt.
 
     Features are standardised as they come and may appear, vanish and be missing; targets are

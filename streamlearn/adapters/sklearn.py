@@ -25,7 +25,7 @@ class _Growing(BaseEstimator):  # type: ignore[misc]
         self,
         *,
         seed: int = 0,
-        warmup: int = 256,
+        warmup: int = 64,
         network: Section = None,
         layer: Section = None,
         optimizer: Section = None,
