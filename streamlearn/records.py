@@ -137,7 +137,7 @@ class RecordEncoder:
         if column == len(self._count):
             for field in ("_numbers", "_count", "_mean", "_moment"):
                 setattr(self, field, np.concatenate([getattr(self, field), np.zeros(column)]))
-        self.columns[key] = column
+        self.columns[plain(key[0]), key[1]] = column
         self._scales = None
         if key[1] is None:
             self._numbers[column] = 1.0

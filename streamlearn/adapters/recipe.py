@@ -8,8 +8,11 @@ from streamlearn.settings import LearnerSettings, settings_of
 
 __all__ = ["recipe"]
 
-_LAYER = {"gamma": 10.0, "lr_value": 0.6}
+_CLASSES = {"gamma": 10.0, "lr_value": 0.6}
 """Of an RBF layer; chosen by prequential accuracy over several streams at once."""
+
+_NUMBERS = {"gamma": 5.0, "lr_value": 0.3}
+"""The same where targets are numbers, by the mean absolute error."""
 
 Section = Mapping[str, Any] | str | None
 
@@ -22,6 +25,7 @@ def recipe(
     optimizer: Section = None,
     learner: Section = None,
     memory: Section = None,
+    regression: bool = False,
     dtype: str = "float32",
 ) -> LearnerSettings:
     """Settings of a growing learner, with the recipe's own defaults.
@@ -37,6 +41,7 @@ def recipe(
         optimizer: likewise.
         learner: likewise.
         memory: likewise.
+        regression: whether targets are numbers.
         dtype: of keys and values where `learner` does not say.
 
     Raises:
@@ -44,7 +49,7 @@ def recipe(
     """
     given = _section(layer)
     if given.get("kind", "rbf") == "rbf":
-        given = {"kind": "rbf", **_LAYER, **given}
+        given = {"kind": "rbf", **(_NUMBERS if regression else _CLASSES), **given}
     sections = {
         "seed": seed,
         "network": {"hidden": 0, **_section(network)},

@@ -59,6 +59,7 @@ class _Growing:
             optimizer=optimizer,
             learner=learner,
             memory=memory,
+            regression=self._regression,
         )
         self._learner = OpenLearner(settings, regression=self._regression, warmup=warmup)
 

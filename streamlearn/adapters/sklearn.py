@@ -48,6 +48,7 @@ class _Growing(BaseEstimator):  # type: ignore[misc]
             optimizer=self.optimizer,
             learner=self.learner,
             memory=self.memory,
+            regression=self._regression,
             dtype="float64",  # as scikit-learn computes: answers must not depend on the batch
         )
         self.model_ = OpenLearner(settings, regression=self._regression, warmup=self.warmup)
