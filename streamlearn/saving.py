@@ -16,7 +16,7 @@ from streamlearn.settings import LearnerSettings
 from streamlearn.state import StateTree, flatten, unflatten
 from streamlearn.tasks import Task, task_of_state
 
-__all__ = ["Restorable", "read_learner", "write_learner"]
+__all__ = ["Restorable", "read_learner", "take_tuples", "tuples_of", "write_learner"]
 
 
 class Restorable(Protocol):
@@ -43,16 +43,54 @@ def write_learner(
         StorageError: the system refused; a file that was there before is as it was.
     """
     tensors, tree = flatten(state)
-    for name, memory in memories.items():
-        for index in range(memory.block_count):
-            for column, tensor in memory.host_tensors(index).items():
-                tensors[f"memory/{name}/{index}/{column}"] = tensor
+    tensors |= tuples_of(memories)
     header = {
         "settings": settings.model_dump_json(),
         "state": json.dumps(tree),
         "tuples": json.dumps({name: len(memory) for name, memory in memories.items()}),
     }
     write_learner_file(path, tensors, header)
+
+
+def tuples_of(memories: Mapping[str, Memory]) -> dict[str, Tensor]:
+    """The tuples of memories as named tensors, a block at a time."""
+    return {
+        f"memory/{name}/{index}/{column}": tensor
+        for name, memory in memories.items()
+        for index in range(memory.block_count)
+        for column, tensor in memory.host_tensors(index).items()
+    }
+
+
+def take_tuples(
+    what: str, memories: Mapping[str, Memory], tensors: Mapping[str, Tensor], counts: dict[str, int]
+) -> None:
+    """Fill empty memories with what `tuples_of` gave.
+
+    Args:
+        what: the tensors came in, for people.
+        memories: by name.
+        tensors: those tensors, among others.
+        counts: how many tuples each memory had.
+
+    Raises:
+        FormatError: some are missing.
+    """
+    for name, memory in memories.items():
+        index = 0
+        while f"memory/{name}/{index}/key" in tensors:
+            memory.load_columns(
+                {
+                    column: to_bits(tensors[f"memory/{name}/{index}/{column}"])
+                    for column in memory.columns()
+                }
+            )
+            index += 1
+        if len(memory) != counts[name]:
+            raise FormatError(
+                f"{what} is damaged: {len(memory)} of {counts[name]} tuples of layer {name!r} are "
+                "there; fall back to a copy"
+            )
 
 
 def read_learner(
@@ -70,6 +108,10 @@ def read_learner(
         FormatError: not a learner, damaged, or written by a newer version.
     """
     tensors, header = read_learner_file(path)
+    if "open" in header:
+        raise FormatError(
+            f"{str(path)!r} holds a model of streamlearn.adapters; load it by its own class"
+        )
     try:
         return _rebuilt(path, header, tensors, make, device)
     except StreamlearnError:
@@ -95,20 +137,5 @@ def _rebuilt(
     training = settings.learner.model_copy(update=chosen)
     learner = make(task_of_state(state), settings.model_copy(update={"learner": training}))
     learner.load_state_dict(state)
-    counts = json.loads(header["tuples"])
-    for name, memory in learner.memories().items():
-        index = 0
-        while f"memory/{name}/{index}/key" in tensors:
-            memory.load_columns(
-                {
-                    column: to_bits(tensors[f"memory/{name}/{index}/{column}"])
-                    for column in memory.columns()
-                }
-            )
-            index += 1
-        if len(memory) != counts[name]:
-            raise FormatError(
-                f"{str(path)!r} is damaged: {len(memory)} of {counts[name]} tuples of layer "
-                f"{name!r} are there; fall back to a copy"
-            )
+    take_tuples(repr(str(path)), learner.memories(), tensors, json.loads(header["tuples"]))
     return learner

@@ -1,0 +1,388 @@
+"""A growing learner of an open world: features and classes may appear at any sample.
+
+`Learner` knows its classes and the shape of samples beforehand, and fits an encoder once. Here
+samples are records, dictionaries by any names, labels are any hashable objects, and widths grow.
+"""
+
+import json
+import os
+from collections.abc import Hashable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from streamlearn.build import build_model, build_tiers
+from streamlearn.errors import ConfigError, DataError, FormatError
+from streamlearn.files import read_learner_file, write_learner_file
+from streamlearn.hardware import resolve_hardware
+from streamlearn.kinds import GrowingSettings
+from streamlearn.losses import Loss
+from streamlearn.memory import accumulation_dtype
+from streamlearn.models import Model, NetworkModel
+from streamlearn.records import Record, RecordEncoder, plain
+from streamlearn.saving import take_tuples, tuples_of
+from streamlearn.settings import LearnerSettings
+from streamlearn.state import StateTree, flatten, unflatten
+from streamlearn.tagged import Tags
+from streamlearn.tasks import Classes, Outputs
+from streamlearn.widening import classes_room, features_room, loss_of_first, widen_model
+
+__all__ = ["OpenLearner"]
+
+_PREDICT_ROWS = 256
+
+
+class OpenLearner:
+    """What learns records one after the other, whatever features and classes they bring.
+
+    The network begins with room for 15 features and 15 classes and is made wider when there are
+    more; that changes no answer (`widening`). Classes that were not seen yet have no share in the
+    softmax or the loss.
+
+    The first `warmup` samples are kept: each time that their number has doubled, the network is
+    learnt anew from them in their order, since their means and deviations, and those of a
+    regression's targets, are only then known well. It costs at most two more steps for each.
+
+    Args:
+        settings: of a growing learner; `encoder` and `learner.cold_start` mean nothing here.
+        regression: whether targets are numbers.
+        warmup: samples, at least 1.
+
+    Attributes:
+        labels: the classes in the order in which they came.
+        samples: how many were learnt.
+
+    Raises:
+        ConfigError: settings of another kind of learner, or of a layer that cannot be widened.
+    """
+
+    def __init__(
+        self, settings: LearnerSettings, *, regression: bool = False, warmup: int = 64
+    ) -> None:
+        if not isinstance(settings.learner, GrowingSettings):
+            raise ConfigError(
+                f"learner={settings.learner.kind} cannot grow by features and classes; leave "
+                "learner.kind out"
+            )
+        if settings.layer.kind == "linear" or getattr(settings.layer, "temperature", None):
+            what = "layer.temperature" if settings.layer.kind != "linear" else "layer=linear"
+            raise ConfigError(
+                f"{what} depends on how many features there are, which is not known here; use "
+                "layer.kappa, or layer=rbf with layer.gamma"
+            )
+        if settings.learner.revisit != "append":
+            raise ConfigError(
+                f"learner.revisit={settings.learner.revisit} needs samples that are known by a "
+                "number, which records are not; leave it out"
+            )
+        if warmup < 1:
+            raise ConfigError(f"warmup={warmup} must be at least 1")
+        self.settings = settings
+        self.regression = regression
+        self.warmup = warmup
+        self.hardware = resolve_hardware(settings.learner.device, settings.learner.dtype)
+        self.encoder = RecordEncoder()
+        self.labels: list[Hashable] = []
+        self.samples = 0
+        self._places: dict[Hashable, int] = {}
+        self._model: Model | None = None
+        self._widths = (0, 0)  # of codes and of outputs
+        self._early: list[tuple[NDArray[np.float64], float]] = []
+        self._loss: Loss | None = None
+        self._masked = 0  # classes that the model's loss knows
+        self._task(2).loss(settings.learner.loss)  # refuses a loss of other targets
+
+    # -- predicting and learning -----------------------------------------------------------------
+
+    def answer(self, records: Sequence[Record]) -> NDArray[np.float64]:
+        """Class probabilities (n, labels), whose rows sum to 1, or values (n,), 0 before learning.
+
+        Raises:
+            DataError: a feature is neither a number nor a category.
+        """
+        rows = [self.encoder.read(record, add=False) for record in records]
+        if self.regression and self._model is None:
+            return np.zeros(len(rows))
+        if self._model is None or not rows:
+            return np.zeros((len(rows), len(self.labels))[: 1 if self.regression else 2])
+        parts = []
+        with torch.no_grad():
+            for start in range(0, len(rows), _PREDICT_ROWS):
+                parts.append(self._model.answer(self._codes(rows[start : start + _PREDICT_ROWS])))
+        answers: NDArray[np.float64] = torch.cat(parts).to(torch.float64).numpy()
+        if self.regression:
+            return answers[:, 0]
+        answers = answers[:, : len(self.labels)]
+        answers /= answers.sum(-1, keepdims=True)
+        return answers
+
+    def predict(self, records: Sequence[Record]) -> list[Any]:
+        """The most probable label of each, None before anything was learnt; or values."""
+        answers = self.answer(records)
+        if self.regression:
+            return [float(value) for value in answers]
+        if not self.labels:
+            return [None] * len(records)
+        return [self.labels[place] for place in answers.argmax(-1).tolist()]
+
+    def learn(self, records: Sequence[Record], targets: Sequence[Any]) -> None:
+        """Learn samples in their order, `learner.batch` at a time.
+
+        Raises:
+            DataError: another number of targets, a feature that is no number or category, or a
+                label that is missing or not hashable. None of the samples was learnt.
+            NotFiniteError: a target that is not finite.
+        """
+        if len(records) != len(targets):
+            raise DataError(
+                f"there are {len(records)} samples but {len(targets)} targets; give one for each"
+            )
+        values = self._checked(targets)
+        rows = [self.encoder.read(record, add=True) for record in records]
+        batch = self.settings.learner.batch
+        for start in range(0, len(rows), batch):
+            part = values[start : start + batch]
+            self._learn(rows[start : start + batch], self._numbers(part))
+
+    def expect(self, labels: Sequence[Any]) -> None:
+        """Make classes known before a sample of theirs comes.
+
+        Raises:
+            DataError: a label that is missing or not hashable.
+        """
+        self._numbers(self._checked(labels))
+
+    def _checked(self, targets: Sequence[Any]) -> list[Any]:
+        """Labels that can be classes, or numbers that can be learnt."""
+        if self.regression:
+            try:
+                values = torch.tensor([float(target) for target in targets], dtype=torch.float64)
+            except (TypeError, ValueError):
+                raise DataError(
+                    f"targets such as {targets[0]!r} are no numbers, which a regression learns; "
+                    "use GrowingClassifier for labels"
+                ) from None
+            return Outputs(1).checked(values, len(targets))[:, 0].tolist()
+        labels = [plain(target) for target in targets]
+        for label in labels:
+            if label is None or label != label or not isinstance(label, Hashable):
+                raise DataError(
+                    f"label {label!r} cannot be a class; leave samples out whose label is missing, "
+                    "and give hashable labels such as strings, numbers and booleans"
+                )
+        return labels
+
+    def _numbers(self, targets: Sequence[Any]) -> Sequence[float]:
+        """Places of labels among those that came so far, of which there may be more now."""
+        if self.regression:
+            return targets
+        for label in targets:
+            if label not in self._places:
+                self._places[label] = len(self.labels)
+                self.labels.append(label)
+        return [self._places[label] for label in targets]
+
+    def _learn(self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]) -> None:
+        self.encoder.track(rows)
+        before, after = self.samples, self.samples + len(rows)
+        if before < self.warmup:
+            self._early += zip(rows, numbers, strict=True)
+        if before < self.warmup and after.bit_length() > before.bit_length():
+            self._begin_anew()
+        else:
+            self._fit_widths()
+            self._step(rows, numbers)
+        self.samples = after
+        if after >= self.warmup:
+            self._early = []
+
+    def _begin_anew(self) -> None:
+        """A new network, which learns the samples that were kept."""
+        self._model = None
+        self._fit_widths()
+        rows, numbers = zip(*self._early, strict=True)
+        if self._model is not None:
+            self._model.start(self._codes(rows), self._targets(numbers))
+        batch = self.settings.learner.batch
+        for start in range(0, len(rows), batch):
+            self._step(rows[start : start + batch], numbers[start : start + batch])
+
+    def _step(self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]) -> None:
+        if self._model is not None:
+            self._model.learn(self._codes(rows), self._targets(numbers))
+
+    def _codes(self, rows: Sequence[NDArray[np.float64]]) -> Tensor:
+        wide = accumulation_dtype(self.hardware.dtype)
+        codes = self.encoder.encode(rows, self._widths[0])
+        return codes.to(self.hardware.device, wide)
+
+    def _targets(self, numbers: Sequence[float]) -> Tensor:
+        if self.regression:
+            return torch.tensor(numbers, dtype=torch.float64)[:, None]
+        return torch.tensor(numbers, dtype=torch.int64)
+
+    # -- widths ----------------------------------------------------------------------------------
+
+    def _task(self, outputs: int) -> Classes | Outputs:
+        if self.regression:
+            return Outputs(1)
+        return Classes(tuple(str(place) for place in range(outputs)))
+
+    def _fit_widths(self) -> None:
+        """Make a network with room for every feature and class, if this one has none."""
+        outputs = 1 if self.regression else classes_room(len(self.labels))
+        widths = (features_room(len(self.encoder) + 1), max(outputs, self._widths[1]))
+        if self._model is None or widths != self._widths:
+            self._build(widths)
+        self._mask()
+
+    def _build(self, widths: tuple[int, int]) -> None:
+        settings = self.settings
+        tiers = build_tiers(settings, self.hardware)
+        task = self._task(widths[1])
+        model = build_model(settings, widths[0], task, self.hardware, tiers)
+        if self._model is not None:
+            widen_model(model, self._model)
+        self._model, self._widths = model, widths
+        self._loss = task.loss(settings.learner.loss)
+        self._masked = 0
+
+    def _mask(self) -> None:
+        if self._loss is None or self.regression or self._masked == len(self.labels):
+            return
+        if isinstance(self._model, NetworkModel):
+            self._model.loss = loss_of_first(self._loss, len(self.labels))
+            self._masked = len(self.labels)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the tuples, of the encoder's statistics and of samples that are kept."""
+        tuples = 0 if self._model is None else self._model.nbytes
+        return tuples + 32 * len(self.encoder) + sum(row.nbytes + 8 for row, _ in self._early)
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def _state(self, tags: Tags) -> StateTree:
+        known = len(self.encoder)
+        early = np.full((len(self._early), known), np.nan)
+        for place, (row, _) in enumerate(self._early):
+            early[place, : len(row)] = row
+        return {
+            "regression": self.regression,
+            "warmup": self.warmup,
+            "settings": self.settings.model_dump_json(),
+            "labels": [tags.encode(label) for label in self.labels],
+            "samples": self.samples,
+            "encoder": self.encoder.state_dict(tags),
+            "early": torch.from_numpy(early),
+            "early_targets": torch.tensor([number for _, number in self._early]).to(torch.float64),
+            "widths": list(self._widths),
+            "model": None if self._model is None else self._model.state_dict(),
+        }
+
+    def _saved(self, tags: Tags, extra: Mapping[str, Any]) -> tuple[dict[str, Tensor], str]:
+        memories = {} if self._model is None else self._model.memories()
+        tensors, tree = flatten({**self._state(tags), "extra": tags.encode(dict(extra))})
+        counts = {name: len(memory) for name, memory in memories.items()}
+        text = json.dumps({"state": tree, "tuples": counts}, sort_keys=True)
+        return tensors | tuples_of(memories), text
+
+    @classmethod
+    def _restored(
+        cls, what: str, tensors: dict[str, Tensor], text: str, tags: Tags
+    ) -> tuple["OpenLearner", dict[str, Any]]:
+        try:
+            saved = json.loads(text)
+            state = unflatten(tensors, saved["state"])
+            settings = LearnerSettings.model_validate_json(state["settings"])
+            learner = cls(settings, regression=state["regression"], warmup=state["warmup"])
+            learner._load(state, tags)
+            memories = {} if learner._model is None else learner._model.memories()
+            take_tuples(what, memories, tensors, saved["tuples"])
+            return learner, tags.decode(state["extra"])
+        except (KeyError, TypeError, ValueError, AttributeError) as error:
+            reason = f"{type(error).__name__}: {error}".splitlines()[0]
+            raise FormatError(f"{what} is damaged ({reason}); fall back to a copy") from error
+
+    def _load(self, state: StateTree, tags: Tags) -> None:
+        self.samples = int(state["samples"])
+        self.encoder.load_state_dict(state["encoder"], tags)
+        self._numbers([] if self.regression else [tags.decode(label) for label in state["labels"]])
+        targets = state["early_targets"].tolist()
+        numbers = targets if self.regression else [int(target) for target in targets]
+        self._early = list(zip(state["early"].numpy().copy(), numbers, strict=True))
+        if state["model"] is None:
+            return
+        self._build((int(state["widths"][0]), int(state["widths"][1])))
+        self._mask()
+        if self._model is not None:
+            self._model.load_state_dict(state["model"])
+
+    def to_bytes(self, **extra: Any) -> tuple[bytes, list[Any]]:
+        """Everything as bytes, the same for the same state, and objects that only pickle can hold.
+
+        Args:
+            extra: what else is to be kept: names with numbers, text, and lists and dictionaries.
+        """
+        tags = Tags()
+        tensors, text = self._saved(tags, extra)
+        # One entry alone, since safetensors writes several in no fixed order.
+        return save_tensors(tensors, {"open": text}), tags.objects
+
+    @classmethod
+    def from_bytes(
+        cls, saved: bytes, objects: Sequence[Any] = ()
+    ) -> tuple["OpenLearner", dict[str, Any]]:
+        """The learner that `to_bytes` wrote, and what else was kept.
+
+        Raises:
+            FormatError: the bytes are no learner.
+        """
+        length = int.from_bytes(saved[:8], "little")
+        try:
+            text = json.loads(saved[8 : 8 + length])["__metadata__"]["open"]
+            tensors = load_tensors(saved)
+        except (ValueError, KeyError) as error:
+            raise FormatError("these bytes are no saved model; fall back to a copy") from error
+        return cls._restored("the saved model", tensors, text, Tags(objects))
+
+    def save(self, path: str | os.PathLike[str], **extra: Any) -> None:
+        """Write everything to one safetensors file, replaced only once complete.
+
+        Raises:
+            FormatError: a label, name or category that no file can hold.
+            StorageError: the system refused; a file that was there before is as it was.
+        """
+        tags = Tags()
+        tensors, text = self._saved(tags, extra)
+        tags.refuse()
+        write_learner_file(Path(path), tensors, {"open": text})
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> tuple["OpenLearner", dict[str, Any]]:
+        """The learner that `save` wrote, and what else was kept; it goes on with the same bits.
+
+        Raises:
+            DataNotFoundError: no such file.
+            FormatError: another file, damaged, or written by a newer version.
+        """
+        tensors, header = read_learner_file(Path(path))
+        if "open" not in header:
+            raise FormatError(f"{str(path)!r} holds a Learner; load it with Learner.load")
+        return cls._restored(repr(str(path)), tensors, header["open"], Tags())
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The bytes of `to_bytes`."""
+        saved, objects = self.to_bytes()
+        return {"saved": saved, "objects": objects}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Become what was saved."""
+        learner, _ = type(self).from_bytes(state["saved"], state["objects"])
+        self.__dict__ = learner.__dict__

@@ -1,0 +1,111 @@
+"""Wider models that answer as before: more features, more classes, the same tuples.
+
+A new column of a key is zero, so similarities of keys of a fixed length do not change; a new
+column of a value is zero, so nothing is said of a class that is new. Widths that networks divide
+by, D, grow by four, and the keys' length √D then doubles, which changes no bit of a mantissa.
+"""
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from streamlearn.bits import to_bits
+from streamlearn.errors import ConfigError
+from streamlearn.losses import Loss
+from streamlearn.memory import Memory
+from streamlearn.models import Model, NetworkModel, ScaledModel
+
+__all__ = ["classes_room", "features_room", "loss_of_first", "widen_memory", "widen_model"]
+
+_FEATURES = 16
+_CLASSES = 15
+
+
+def features_room(width: int) -> int:
+    """The room for codes of a width: 16, 64, 256, …"""
+    room = _FEATURES
+    while room < width:
+        room *= 4
+    return room
+
+
+def classes_room(count: int) -> int:
+    """The room for that many classes: 15, 31, 63, …, one less than blocks are wide, for weights."""
+    room = _CLASSES
+    while room < count:
+        room = 2 * room + 1
+    return room
+
+
+def loss_of_first(loss: Loss, count: int) -> Loss:
+    """A loss of the first outputs only: the others have no share in it and probability 0.
+
+    Args:
+        loss: of as many outputs as there are.
+        count: how many of them count, at least 1.
+    """
+
+    def per_sample(output: Tensor, target: Tensor) -> Tensor:
+        return loss.per_sample(output[..., :count], target)
+
+    def answers(output: Tensor) -> Tensor:
+        return F.pad(loss.answers(output[..., :count]), (0, output.shape[-1] - count))
+
+    def of_answers(given: Tensor, target: Tensor) -> Tensor:
+        return loss.of_answers(given[..., :count], target)
+
+    return Loss(per_sample, answers, of_answers, loss.values)
+
+
+def widen_memory(memory: Memory, source: Memory) -> None:
+    """Make a memory hold another's rows in their order, its keys at the length that it wants.
+
+    Args:
+        memory: at least as wide in keys and values; what it holds is dropped.
+        source: is left as it is.
+    """
+    wider = memory.key_width - source.key_width, memory.value_width - source.value_width
+    if min(wider) < 0 or memory.dtype != source.dtype:
+        raise ConfigError(
+            f"a memory of widths {source.key_width} and {source.value_width} in {source.dtype} "
+            f"cannot become one of {memory.key_width} and {memory.value_width} in {memory.dtype}; "
+            "widths only grow, and the dtype stays"
+        )
+    stretch = (memory.key_width / source.key_width) ** 0.5
+    memory.clear()
+    for index in range(source.block_count):
+        columns = dict(source.host_tensors(index))
+        columns["key"] = F.pad(columns["key"] * stretch, (0, wider[0]))
+        columns["value"] = F.pad(columns["value"], (0, wider[1]))
+        memory.load_columns({name: to_bits(tensor) for name, tensor in columns.items()})
+
+
+@torch.no_grad()
+def widen_model(model: Model, source: Model) -> None:
+    """Make a new model go on where another is, in memories at least as wide.
+
+    Layers by name have the same rows, the optimizer the same clock.
+
+    Args:
+        model: a network of growing layers alone, new, made with the settings of the other.
+        source: is left as it is.
+
+    Raises:
+        ConfigError: one of both has parameters of fixed size, or memories in a run on disk.
+    """
+    if isinstance(model, ScaledModel) and isinstance(source, ScaledModel):
+        model.mean, model.deviation = source.mean.clone(), source.deviation.clone()
+        model, source = model.model, source.model
+    both = [m for m in (model, source) if isinstance(m, NetworkModel) and m.optimizer is None]
+    if len(both) < 2 or both[0].growth is None or both[1].growth is None:
+        raise ConfigError("only networks of growing layers can be widened; set learner=growing")
+    if any(memory.store is not None for memory in source.memories().values()):
+        raise ConfigError(
+            "a model whose tuples belong to a run on disk cannot be widened; begin with room for "
+            "all classes and features"
+        )
+    state = both[1].state_dict()
+    both[0].load_state_dict({**state, "parameters": both[0].state_dict()["parameters"]})
+    memories = source.memories()
+    for name, memory in model.memories().items():
+        widen_memory(memory, memories[name])
