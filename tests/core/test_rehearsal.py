@@ -19,6 +19,7 @@ from streamlearn.memory import Column, Memory, Tuples
 from streamlearn.models import NetworkModel, Rehearsal, ScaledModel, notes_for
 from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
+from streamlearn.widening import widen_memory
 
 from .. import reference
 from ..reference import Array
@@ -498,3 +499,18 @@ def test_notes_are_columns_that_retrieval_does_not_see() -> None:
         layer.memory.append(rows, 2, {"target": torch.arange(3)})
     with pytest.raises(ShapeError, match="it has no notes"):
         plain.memory.append(rows, 2, {"target": torch.arange(700)})
+
+
+def test_a_wider_model_rehearses_the_same_samples() -> None:
+    layer = RBFLayer(D, C, notes=NOTES, dtype=torch.float64, block_rows=512)
+    wider = RBFLayer(4 * D, C + 2, notes=NOTES, dtype=torch.float64, block_rows=512)
+    codes, targets = 2.5 * randn(30, D, seed=8), torch.arange(30) % C
+    scale = codes.square().mean(-1).sqrt()
+    tuples = Tuples(codes / scale[:, None], torch.zeros(30), randn(30, C))
+    layer.memory.append(tuples, 1, {"target": targets, "scale": scale})
+    rehearsal = Rehearsal([wider], 9, "balanced", seed=2)
+    widen_memory(wider.memory, layer.memory)
+    again = rehearsal.draw(4)
+    assert torch.equal(again.targets, targets[again.rows])
+    torch.testing.assert_close(again.codes[:, :D], codes[again.rows])
+    assert not again.codes[:, D:].any()
