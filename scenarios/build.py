@@ -10,11 +10,12 @@ from streamlearn.learner import Learner
 from streamlearn.loop import Loop
 from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
 from streamlearn.streams import Splits, Stream, open_data
+from streamlearn.streams.splits import hold_out
 from streamlearn.vit import patches_of
 
 from .schema import Scenario
 
-__all__ = ["Parts", "build_loop", "open_splits"]
+__all__ = ["Parts", "build_loop", "open_splits", "settled"]
 
 
 class Parts(NamedTuple):
@@ -25,9 +26,9 @@ class Parts(NamedTuple):
 
 
 def open_splits(scenario: Scenario) -> Splits:
-    """Open the scenario's data."""
+    """Open the scenario's data; with `data.validation` a part of it stands in for the test set."""
     data = scenario.data
-    return open_data(
+    splits = open_data(
         data.kind,
         root=data.root,
         path=data.path,
@@ -37,6 +38,7 @@ def open_splits(scenario: Scenario) -> Splits:
         holdout=data.holdout,
         image_size=data.image_size,
     )
+    return hold_out(splits.train, data.validation) if data.validation else splits
 
 
 def build_loop(scenario: Scenario, splits: Splits) -> Parts:
@@ -49,7 +51,7 @@ def build_loop(scenario: Scenario, splits: Splits) -> Parts:
         epochs=scenario.data.epochs,
         augment=scenario.data.augment,
     )
-    settings = _settled(scenario.learner_settings(), len(stream))
+    settings = settled(scenario.learner_settings(), len(stream))
     _check_images(settings, splits.train.feature_shape)
     learner = Learner(splits.train.classes, settings)
     learner.encoder.check(splits.train.feature_shape)
@@ -57,7 +59,7 @@ def build_loop(scenario: Scenario, splits: Splits) -> Parts:
     return Parts(Loop(learner, stream, evaluation), splits)
 
 
-def _settled(settings: LearnerSettings, samples: int) -> LearnerSettings:
+def settled(settings: LearnerSettings, samples: int) -> LearnerSettings:
     """The settings with what only the stream's length can say, or refuse.
 
     Raises:

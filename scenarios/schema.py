@@ -29,7 +29,9 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "river": frozenset({"name", "holdout"}),
     "npz": frozenset({"path", "holdout", "image_size"}),
 }
-_KEYS_OF_EVERY_KIND = frozenset({"kind", "order", "limit", "on_error", "epochs", "augment"})
+_KEYS_OF_EVERY_KIND = frozenset(
+    {"kind", "order", "limit", "on_error", "epochs", "augment", "validation"}
+)
 
 
 class DataSettings(Settings):
@@ -49,6 +51,10 @@ class DataSettings(Settings):
         "none", description="paper: images are shifted by up to 4 pixels and flipped, every epoch"
     )
     holdout: float = Field(0.2, ge=0, lt=1, description="share held out where there is no test set")
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="share of the training part that is scored at the end instead "
+        "of the test set, and not learnt: to choose settings by"
+    )  # fmt: skip
     image_size: OptionalInt = Field(None, ge=1, description="side to resize images to, pixels")
     on_error: Literal["stop", "skip"] = Field(
         "stop", description="what an unusable item does: stop the run, or be named and counted"
