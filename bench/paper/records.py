@@ -14,8 +14,9 @@ Record = dict[str, Any]
 def append(path: Path, record: Record) -> None:
     """Add a record and see it on the disk."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    cut = path.exists() and not path.read_bytes().endswith(b"\n")  # by a crash
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(record, ensure_ascii=False) + "\n")
+        file.write("\n" * cut + json.dumps(record, ensure_ascii=False) + "\n")
         file.flush()
         os.fsync(file.fileno())
 
