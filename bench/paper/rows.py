@@ -262,7 +262,7 @@ def _variants() -> list[Row]:
             "pca",
             (*base, "layer=decoupled", *soft),
             (
-                _value_rates((2, 1), (10, 5), (50, 25), (250, 125), (1000, 500)),
+                _value_rates((0.05, 0.025), (0.2, 0.1), (0.8, 0.4), (3, 1.5), (12, 6)),
                 options_of("layer.kappa", 6),
                 _WEIGHT_RATES,
                 ("learner.batch=32",),
