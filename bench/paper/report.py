@@ -25,6 +25,8 @@ _GROUPS = {
     "depth": "Hidden layers",
     "epochs": "Five epochs of 20,000 samples, augmented",
 }
+_SHORT = {"pca": "principal components", "raw": "raw pixels", "patch": "patch features",
+          "vit": "transformers", "temperature": "temperatures"}  # fmt: skip
 _CURVES = ("raw", "pca", "patch", "vit")
 _NOISE = 1.4  # points: two standard errors of a difference on 10,000 test images
 
@@ -75,6 +77,7 @@ def _head(trials: Sequence[Record], runs: Runs) -> str:
     hardware = sorted({f"{r['hardware']}, {_count(r['threads'], 'thread')} a run, "
                        f"PyTorch {r['torch']}" for r in every})  # fmt: skip
     days = sorted({record["day"] for record in every})
+    trials_of = ", ".join(f"{_SHORT[group]} {count}" for group, count in TRIALS.items())
     finished = sum(len(of_row) for of_row in runs.values())
     return f"""# The paper's whole family, side by side
 
@@ -86,10 +89,10 @@ trials and {finished} runs, {" to ".join(dict.fromkeys((days[0], days[-1]))) if 
   original files and, unless a table says otherwise, raw pixels, so they stand beside ours only as a
   scale.
 - Hardware: {"; ".join(hardware) or "none"}.
-- Every row that is swept has {TRIALS} trials, on seed 0: axis after axis, each at the best values
-  of those before, by the accuracy on a validation split of {VALIDATION:.0%} of the training part.
-  The test set is scored once a run, at the end. Trials learn fewer samples than runs do; the
-  tables say how many.
+- Every row that is swept has as many trials as the others on its features ({trials_of}), on
+  seed 0: axis after axis, each at the best values of those before, by the accuracy on a validation
+  split of {VALIDATION:.0%} of the training part. The test set is scored once a run, at the end.
+  Trials learn fewer samples than runs do; the tables say how many.
 - A stream is encoded once for all rows that share an encoder, which is fitted on its first 2,048
   samples. Seconds are CPU seconds of learning, without encoding and scoring; the memory is the peak
   of a process with the encoded stream mapped into it.

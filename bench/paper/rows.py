@@ -2,7 +2,7 @@
 
 A row's words are those of `streamlearn run` without the place of the data. Its axes are tried one
 after the other, each at the best values of those before it; an option is one or more words, where
-`key*=factor` multiplies a value that stands already. Every row has `TRIALS` trials.
+`key*=factor` multiplies a value that stands already. Every row of a group has as many trials.
 """
 
 from collections.abc import Sequence
@@ -10,7 +10,8 @@ from dataclasses import dataclass
 
 __all__ = ["TRIALS", "Axis", "Row", "options_of", "rows", "with_words"]
 
-TRIALS = 8
+TRIALS = {"pca": 8, "raw": 6, "patch": 6, "vit": 6, "temperature": 6}
+"""Of every swept row of a group."""
 
 Axis = tuple[str, ...]
 
@@ -158,6 +159,9 @@ def _dense(features: str) -> list[Row]:
             f"learner.optimizer={word}",
             *(("learner.refresh=10",) if features == "raw" and word in ("foof", "mesa") else ()),
         )
+        if features != "pca":  # one rate less, and the optimizer's own setting as it is
+            rates = axes[0][1:] if word == "foof" else axes[0][:4]
+            axes = (rates, *axes[2:])
         claim = _CLAIMED.get(word) if features == "raw" else None
         made.append(
             Row(
@@ -194,7 +198,8 @@ def _growing(features: str) -> list[Row]:
         return Row(
             name,
             words=(*base, *words),
-            axes=axes,
+            axes=axes if features == "pca" else (axes[0][:4], *(a[:1] for a in axes[1:3])),
+            samples=None if features != "raw" or name == "weighted softmax" else 20_000,
             claim=claim if raw else None,
             source=PAPER if raw else "",
             **common,  # type: ignore[arg-type]
@@ -212,7 +217,13 @@ def _growing(features: str) -> list[Row]:
             "gauge-invariant softmax",
             ("layer=gauge", "layer.kappa=8", "layer.lr_weight=0.001",
              "layer.lr_weight_hidden=0.00005"),
-            (_RATES, options_of("layer.kappa", 6), _WEIGHT_RATES, ("learner.batch=32",)),
+            (
+                _RATES,
+                options_of("layer.kappa", 6),
+                # Always positive weights accumulate, so their rates have to fall.
+                ("layer.lr_weight*=0.3 layer.lr_weight_hidden*=0.3",),
+                ("learner.batch=32",),
+            ),
             58.4,
         ),
         row(
@@ -314,13 +325,14 @@ def _classical(features: str) -> list[Row]:
     size = _TRIAL_SAMPLES[features]
     raw = features == "raw"
     refresh = ("learner.refresh=100",) if raw else ()
+    short = features != "pca"
     ridge = Row(
         "streaming ridge",
         features,
         (*base, "learner=ridge", *refresh),
         (
-            options_of("learner.regularisation", 1, 30, 1000, 10_000, 100_000),
-            ("learner.regularisation*=3", "learner.regularisation*=0.3"),
+            options_of("learner.regularisation", 1, 30, 1000, 10_000, 100_000)[short:],
+            ("learner.regularisation*=3", "learner.regularisation*=0.3")[short:],
             ("learner.normalise=true",),
         ),
         trial_samples=size,
@@ -334,8 +346,8 @@ def _classical(features: str) -> list[Row]:
             features,
             (*base, "learner=discriminant", *refresh),
             (
-                options_of("learner.shrinkage", 0.0001, 0.001, 0.01, 0.1, 0.5),
-                ("learner.shrinkage*=0.3", "learner.shrinkage*=2"),
+                options_of("learner.shrinkage", 0.0001, 0.001, 0.01, 0.1, 0.5)[short:],
+                ("learner.shrinkage*=0.3", "learner.shrinkage*=2")[short:],
                 ("learner.normalise=true",),
             ),
             trial_samples=size,
@@ -345,8 +357,8 @@ def _classical(features: str) -> list[Row]:
             features,
             (*base, "learner=knn", "learner.normalise=true"),
             (
-                options_of("learner.k", 5, 10, 15, 20, 25),
-                options_of("learner.metric", "dot"),
+                options_of("learner.k", 5, 10, 15, 20, 25)[short:],
+                options_of("learner.metric", "dot")[short:],
                 options_of("learner.weighting", "kernel"),
                 ("learner.normalise=false",),
             ),
@@ -359,8 +371,8 @@ def _classical(features: str) -> list[Row]:
             features,
             (*base, "learner=kernel", "learner.normalise=true"),
             (
-                options_of("learner.regularisation", 0.01, 0.03, 0.1, 0.3, 1),
-                options_of("learner.scale", 0.3, 0.5),
+                options_of("learner.regularisation", 0.01, 0.03, 0.1, 0.3, 1)[short:],
+                options_of("learner.scale", 0.3, 0.5)[short:],
                 ("learner.normalise=false",),
             ),
             trial_samples=5000,
@@ -401,9 +413,7 @@ def _temperatures() -> list[Row]:
         "layer.lr_weight=0.003",
         "layer.lr_weight_hidden=0.003",
     )
-    rates = _value_rates(
-        (0.05, 0.05), (0.1, 0.1), (0.2, 0.2), (0.5, 0.5), (1, 1), (2, 2), (0.2, 0.1)
-    )
+    rates = _value_rates((0.05, 0.05), (0.1, 0.1), (0.2, 0.2), (0.5, 0.5), (1, 1))
     return [
         Row(
             f"T = {temperature}",
@@ -469,7 +479,7 @@ def _transformers() -> list[Row]:
         "learner.batch=64",
         "learner.schedule=cosine",
     )
-    rates = options_of("learner.lr", 0.0005, 0.001, 0.002, 0.004, 0.008)
+    rates = options_of("learner.lr", 0.0005, 0.001, 0.002, 0.004)
     return [
         Row(
             "ViT, dense",
@@ -477,9 +487,8 @@ def _transformers() -> list[Row]:
             (*base, "network.layers=dense"),
             (
                 rates,
-                options_of("learner.weight_decay", 1),
-                ("learner.batch=32 learner.lr*=0.7",),
                 options_of("network.inner", 512),
+                ("learner.batch=32 learner.lr*=0.7",),
             ),
             trial_samples=2_500,
             samples=12_500,
@@ -501,7 +510,6 @@ def _transformers() -> list[Row]:
                 rates,
                 options_of("layer.lr_value_hidden", 0.02),
                 ("learner.batch=32 learner.lr*=0.7",),
-                options_of("layer.kappa", 2),
             ),
             trial_samples=2_500,
             samples=12_500,
