@@ -20,13 +20,14 @@ _GROUPS = {
     "raw": "Raw pixels, D = 3072",
     "pca": "256 whitened principal components of the pixels",
     "patch": "384 whitened components of patch features",
+    "variants": "Variants and sampled features, on the same principal components",
     "vit": "Vision transformers",
     "temperature": "Temperature at D = 3072",
     "depth": "Hidden layers",
     "epochs": "Five epochs of 20,000 samples, augmented",
 }
 _SHORT = {"pca": "principal components", "raw": "raw pixels", "patch": "patch features",
-          "vit": "transformers", "temperature": "temperatures"}  # fmt: skip
+          "vit": "transformers", "variants": "variants", "temperature": "temperatures"}  # fmt: skip
 _CURVES = ("raw", "pca", "patch", "vit")
 _NOISE = 1.4  # points: two standard errors of a difference on 10,000 test images
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 __all__ = ["TRIALS", "Axis", "Row", "options_of", "rows", "with_words"]
 
-TRIALS = {"pca": 8, "raw": 6, "patch": 6, "vit": 6, "temperature": 6}
+TRIALS = {"pca": 8, "variants": 5, "raw": 6, "patch": 6, "vit": 6, "temperature": 6}
 """Of every swept row of a group."""
 
 Axis = tuple[str, ...]
@@ -262,55 +262,40 @@ def _variants() -> list[Row]:
         "learner.optimizer=adam",
         "learner.schedule=cosine",
     )
-    rates = options_of("learner.lr", 0.0003, 0.001, 0.003, 0.01, 0.03)
-    rest: tuple[Axis, ...] = (
-        options_of("layer.kappa", 3, 10),
-        ("learner.batch=32 learner.lr*=0.7",),
-    )
+    axes = (options_of("learner.lr", 0.001, 0.003, 0.01), options_of("layer.kappa", 3, 10))
     return [
         Row(
             "decoupled softmax",
-            "pca",
+            "variants",
             (*base, "layer=decoupled", *soft),
-            (
-                _value_rates((0.05, 0.025), (0.2, 0.1), (0.8, 0.4), (3, 1.5), (12, 6)),
-                options_of("layer.kappa", 6),
-                _WEIGHT_RATES,
-                ("learner.batch=32",),
-            ),
+            (_value_rates((0.05, 0.025), (0.2, 0.1), (0.8, 0.4), (3, 1.5), (12, 6)),),
         ),
         Row(
             "unweighted softmax (negative control)",
-            "pca",
+            "variants",
             (*base, "layer=unweighted", "layer.kappa=8"),
-            (
-                _value_rates((3, 0.3), (10, 1), (30, 3), (100, 10), (300, 30)),
-                options_of("layer.kappa", 4, 12),
-                ("learner.batch=32",),
-            ),
+            (_value_rates((3, 0.3), (10, 1), (30, 3), (100, 10), (300, 30)),),
         ),
         Row(
             "linear attention (dual form)",
-            "pca",
+            "variants",
             (*base, "layer=linear"),
             (
-                _value_rates((0.0001, 1e-05), (0.0003, 3e-05), (0.001, 0.0001), (0.003, 0.0003),
-                             (0.01, 0.001)),
+                _value_rates((0.0003, 3e-05), (0.001, 0.0001), (0.003, 0.0003)),
                 ("layer.lr_value_hidden*=0.1", "network.hidden=0"),
-                ("learner.batch=32",),
             ),
         ),
         Row(
             "parametric softmax, weighted",
-            "pca",
+            "variants",
             (*parametric, "layer.weighted=true", "layer.kappa=6"),
-            (rates, *rest),
+            axes,
         ),
         Row(
             "parametric softmax, unweighted",
-            "pca",
+            "variants",
             (*parametric, "layer.weighted=false", "layer.kappa=6"),
-            (rates, *rest),
+            axes,
             claim=42.0,
             source=f"{NOTEBOOK}, 5,000 keys",
         ),
@@ -386,14 +371,13 @@ def _classical(features: str) -> list[Row]:
 def _sampled_features() -> list[Row]:
     base = (*_ENCODERS["pca"], "learner.batch=64")
     axes: tuple[Axis, ...] = (
-        options_of("learner.alpha", 1e-05, 0.0001, 0.001, 0.01, 0.1),
+        options_of("learner.alpha", 0.0001, 0.001, 0.01),
         options_of("learner.bandwidth", 10, 15),
-        ("learner.schedule=constant learner.lr=0.01",),
     )
     return [
         Row(
             f"SGDClassifier on {title} features",
-            "pca",
+            "variants",
             (*base, "learner=features", f"learner.map={word}", "learner.normalise=true"),
             axes,
         )
@@ -458,7 +442,7 @@ def _epochs() -> list[Row]:
             "epochs",
             (*_ENCODERS["pca"], *epochs),
             samples=20_000,
-            settings_of=f"parametric softmax, {title} / pca",
+            settings_of=f"parametric softmax, {title} / variants",
         )
         for title in ("weighted", "unweighted")
     ]
