@@ -24,7 +24,7 @@ _GROUPS = {
     "vit": "Vision transformers",
     "temperature": "Temperature at D = 3072",
     "depth": "Hidden layers",
-    "epochs": "Five epochs of 20,000 samples, augmented",
+    "epochs": "Five epochs of 10,000 samples, augmented",
 }
 _SHORT = {"pca": "principal components", "raw": "raw pixels", "patch": "patch features",
           "vit": "transformers", "variants": "variants", "temperature": "temperatures"}  # fmt: skip

@@ -6,11 +6,11 @@ after the other, each at the best values of those before it; an option is one or
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 __all__ = ["TRIALS", "Axis", "Row", "options_of", "rows", "with_words"]
 
-TRIALS = {"pca": 8, "variants": 5, "raw": 6, "patch": 6, "vit": 6, "temperature": 6}
+TRIALS = {"pca": 8, "raw": 5, "patch": 4, "vit": 4, "temperature": 4, "variants": 3}
 """Of every swept row of a group."""
 
 Axis = tuple[str, ...]
@@ -139,6 +139,7 @@ _ENCODERS: dict[str, tuple[str, ...]] = {
 }
 
 _TRIAL_SAMPLES = {"pca": 10_000, "raw": 5_000, "patch": 10_000}
+_SAMPLES = {"pca": None, "raw": 20_000, "patch": 20_000}
 
 
 def _dense(features: str) -> list[Row]:
@@ -159,17 +160,17 @@ def _dense(features: str) -> list[Row]:
             f"learner.optimizer={word}",
             *(("learner.refresh=10",) if features == "raw" and word in ("foof", "mesa") else ()),
         )
-        if features != "pca":  # one rate less, and the optimizer's own setting as it is
-            rates = axes[0][1:] if word == "foof" else axes[0][:4]
-            axes = (rates, *axes[2:])
+        rates = axes[0][1:] if word == "foof" else axes[0][:4]
+        tried = {"pca": (*axes, _WIDER), "raw": (rates, axes[2]), "patch": (rates,)}
         claim = _CLAIMED.get(word) if features == "raw" else None
         made.append(
             Row(
                 f"{_TITLES[word]} MLP",
                 features,
                 words,
-                (*axes, _WIDER),
+                tried[features],
                 trial_samples=_TRIAL_SAMPLES[features],
+                samples=_SAMPLES[features],
                 claim=claim[0] if claim else None,
                 source=claim[1] if claim else "",
             )
@@ -198,8 +199,10 @@ def _growing(features: str) -> list[Row]:
         return Row(
             name,
             words=(*base, *words),
-            axes=axes if features == "pca" else (axes[0][:4], *(a[:1] for a in axes[1:3])),
-            samples=None if features != "raw" or name == "weighted softmax" else 20_000,
+            axes={"pca": axes, "raw": (axes[0][:4], axes[1][:1]), "patch": (axes[0][:4],)}[
+                features
+            ],
+            samples=_SAMPLES[features],
             claim=claim if raw else None,
             source=PAPER if raw else "",
             **common,  # type: ignore[arg-type]
@@ -262,27 +265,26 @@ def _variants() -> list[Row]:
         "learner.optimizer=adam",
         "learner.schedule=cosine",
     )
-    axes = (options_of("learner.lr", 0.001, 0.003, 0.01), options_of("layer.kappa", 3, 10))
+    axes = (options_of("learner.lr", 0.001, 0.003, 0.01),)
     return [
         Row(
             "decoupled softmax",
             "variants",
             (*base, "layer=decoupled", *soft),
-            (_value_rates((0.05, 0.025), (0.2, 0.1), (0.8, 0.4), (3, 1.5), (12, 6)),),
+            (_value_rates((0.05, 0.025), (0.2, 0.1), (0.8, 0.4)),),
         ),
         Row(
             "unweighted softmax (negative control)",
             "variants",
             (*base, "layer=unweighted", "layer.kappa=8"),
-            (_value_rates((3, 0.3), (10, 1), (30, 3), (100, 10), (300, 30)),),
+            (_value_rates((3, 0.3), (10, 1), (30, 3)),),
         ),
         Row(
             "linear attention (dual form)",
             "variants",
             (*base, "layer=linear"),
             (
-                _value_rates((0.0003, 3e-05), (0.001, 0.0001), (0.003, 0.0003)),
-                ("layer.lr_value_hidden*=0.1", "network.hidden=0"),
+                _value_rates((0.0001, 1e-05), (0.0003, 3e-05), (0.001, 0.0001)),
             ),
         ),
         Row(
@@ -321,10 +323,9 @@ def _classical(features: str) -> list[Row]:
             ("learner.normalise=true",),
         ),
         trial_samples=size,
+        samples=_SAMPLES[features],
     )
-    if features == "patch":
-        return [ridge]
-    return [
+    listed = [
         ridge,
         Row(
             "streaming linear discriminant",
@@ -336,6 +337,7 @@ def _classical(features: str) -> list[Row]:
                 ("learner.normalise=true",),
             ),
             trial_samples=size,
+            samples=_SAMPLES[features],
         ),
         Row(
             "kNN",
@@ -348,6 +350,7 @@ def _classical(features: str) -> list[Row]:
                 ("learner.normalise=false",),
             ),
             trial_samples=size,
+            samples=_SAMPLES[features],
             claim=34.8 if raw else None,
             source=PAPER if raw else "",
         ),
@@ -366,14 +369,14 @@ def _classical(features: str) -> list[Row]:
             source=PAPER if raw else "",
         ),
     ]
+    if features == "patch":
+        return [replace(ridge, axes=ridge.axes[:1])]
+    return [replace(row, axes=row.axes[:-1]) if raw else row for row in listed]
 
 
 def _sampled_features() -> list[Row]:
     base = (*_ENCODERS["pca"], "learner.batch=64")
-    axes: tuple[Axis, ...] = (
-        options_of("learner.alpha", 0.0001, 0.001, 0.01),
-        options_of("learner.bandwidth", 10, 15),
-    )
+    axes: tuple[Axis, ...] = (options_of("learner.alpha", 0.0001, 0.001, 0.01),)
     return [
         Row(
             f"SGDClassifier on {title} features",
@@ -397,15 +400,15 @@ def _temperatures() -> list[Row]:
         "layer.lr_weight=0.003",
         "layer.lr_weight_hidden=0.003",
     )
-    rates = _value_rates((0.05, 0.05), (0.1, 0.1), (0.2, 0.2), (0.5, 0.5), (1, 1))
+    rates = _value_rates((0.1, 0.1), (0.2, 0.2), (0.5, 0.5), (1, 1))
     return [
         Row(
             f"T = {temperature}",
             "temperature",
             (*base, f"layer.temperature={temperature}"),
-            (rates, _WEIGHT_RATES),
+            (rates,),
             trial_samples=5000,
-            samples=20_000,
+            samples=10_000,
         )
         for temperature in (1, 10, 30)
     ]
@@ -418,6 +421,7 @@ def _depths() -> list[Row]:
             f"weighted softmax, {count} hidden",
             "depth",
             (*_ENCODERS["pca"], f"network.hidden={count}"),
+            samples=20_000,
             settings_of="weighted softmax / pca",
         )
         for count in (0, 1, 2, 3)
@@ -425,14 +429,14 @@ def _depths() -> list[Row]:
 
 
 def _epochs() -> list[Row]:
-    """Five epochs of 20,000 samples with the paper's augmentation."""
+    """Five epochs of 10,000 samples with the paper's augmentation."""
     epochs = ("data.epochs=5", "data.augment=paper")
     return [
         Row(
             f"weighted softmax, {title}",
             "epochs",
             (*_ENCODERS["pca"], *epochs, f"learner.revisit={word}"),
-            samples=20_000,
+            samples=10_000,
             settings_of="weighted softmax / pca",
         )
         for word, title in (("append", "appending"), ("update", "updating in place"))
@@ -441,7 +445,7 @@ def _epochs() -> list[Row]:
             f"parametric softmax, {title}",
             "epochs",
             (*_ENCODERS["pca"], *epochs),
-            samples=20_000,
+            samples=10_000,
             settings_of=f"parametric softmax, {title} / variants",
         )
         for title in ("weighted", "unweighted")
@@ -469,13 +473,9 @@ def _transformers() -> list[Row]:
             "ViT, dense",
             "vit",
             (*base, "network.layers=dense"),
-            (
-                rates,
-                options_of("network.inner", 512),
-                ("learner.batch=32 learner.lr*=0.7",),
-            ),
+            (rates,),
             trial_samples=2_500,
-            samples=12_500,
+            samples=10_000,
             claim=48.4,
             source=PAPER,
         ),
@@ -490,13 +490,9 @@ def _transformers() -> list[Row]:
                 "layer.lr_value_hidden=0.1",
                 "layer.lr_weight_hidden=0.001",
             ),
-            (
-                rates,
-                options_of("layer.lr_value_hidden", 0.02),
-                ("learner.batch=32 learner.lr*=0.7",),
-            ),
+            (rates,),
             trial_samples=2_500,
-            samples=12_500,
+            samples=10_000,
             claim=54.4,
             source=PAPER,
         ),
@@ -518,8 +514,7 @@ def rows() -> dict[str, Row]:
         *_classical("raw"),
         *_transformers(),
         *_growing("raw")[1:],
-        *_variants(),
-        *_sampled_features(),
+        *(replace(row, samples=20_000) for row in (*_variants(), *_sampled_features())),
         *_depths(),
         *_epochs(),
         _authors(),
