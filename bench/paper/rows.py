@@ -139,7 +139,7 @@ _ENCODERS: dict[str, tuple[str, ...]] = {
 }
 
 _TRIAL_SAMPLES = {"pca": 10_000, "raw": 5_000, "patch": 10_000}
-_SAMPLES = {"pca": None, "raw": 20_000, "patch": 20_000}
+_SAMPLES = {"pca": 20_000, "raw": 20_000, "patch": 20_000}
 
 
 def _dense(features: str) -> list[Row]:
@@ -160,8 +160,10 @@ def _dense(features: str) -> list[Row]:
             f"learner.optimizer={word}",
             *(("learner.refresh=10",) if features == "raw" and word in ("foof", "mesa") else ()),
         )
-        rates = axes[0][1:] if word == "foof" else axes[0][:4]
-        tried = {"pca": (*axes, _WIDER), "raw": (rates, axes[2]), "patch": (rates,)}
+        tried = {"pca": (*axes, _WIDER), "raw": (axes[0][:4], axes[2]), "patch": (axes[0][:4],)}
+        if word == "foof":  # raw pixels' second moments are far from the identity
+            rates = options_of("learner.lr", 0.003, 0.01, 0.03, 0.1)
+            tried |= {"raw": (rates, ("learner.damping=1 learner.lr*=3",)), "patch": (axes[0][1:],)}
         claim = _CLAIMED.get(word) if features == "raw" else None
         made.append(
             Row(
