@@ -402,13 +402,14 @@ def _temperatures() -> list[Row]:
         "layer.lr_weight=0.003",
         "layer.lr_weight_hidden=0.003",
     )
-    rates = _value_rates((0.1, 0.1), (0.2, 0.2), (0.5, 0.5), (1, 1))
+    # The sharper the softmax, the larger a step of the same rate.
+    rates = {1: (0.003, 0.01, 0.03, 0.1), 10: (0.1, 0.2, 0.5, 1), 30: (0.2, 0.5, 1, 2)}
     return [
         Row(
             f"T = {temperature}",
             "temperature",
             (*base, f"layer.temperature={temperature}"),
-            (rates,),
+            (_value_rates(*((rate, rate) for rate in rates[temperature])),),
             trial_samples=5000,
             samples=10_000,
         )

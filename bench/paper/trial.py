@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from streamlearn.errors import StreamlearnError
+from streamlearn.errors import NotFiniteError
 from streamlearn.kinds import NETWORK_KINDS
 from streamlearn.learner import Learner
 from streamlearn.scenarios.build import settled
@@ -68,9 +68,8 @@ def _child(
     torch.set_num_threads(threads)
     try:
         pipe.send(learn_and_score([*words, *extra], scratch, whole))
-    except StreamlearnError as error:
-        what = "error" if "NaN or infinite" in str(error) or "finite" in str(error) else "fault"
-        pipe.send({what: str(error)})
+    except NotFiniteError as error:  # too high a rate is a result too
+        pipe.send({"error": str(error)})
     except Exception as error:
         pipe.send({"fault": repr(error)})
     pipe.close()
