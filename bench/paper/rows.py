@@ -372,7 +372,7 @@ def _classical(features: str) -> list[Row]:
         ),
     ]
     if features == "patch":
-        return [replace(ridge, axes=ridge.axes[:1])]
+        return [replace(ridge, axes=(options_of("learner.regularisation", 1, 10, 30, 100),))]
     return [replace(row, axes=row.axes[:-1]) if raw else row for row in listed]
 
 
