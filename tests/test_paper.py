@@ -129,7 +129,9 @@ def test_a_claim_is_judged_by_the_best_of_either_side_and_its_margin() -> None:
     runs = {"a": [{"accuracy": 0.5}], "b": [{"accuracy": 0.55}], "c": [{"accuracy": 0.52}]}
     verdict = judge(claim, runs)
     assert verdict.answer == "no"
-    assert verdict.left == ("b", pytest.approx(55))
+    assert verdict.left is not None
+    assert verdict.left[0] == "b"
+    assert verdict.left[1] == pytest.approx(55)
     assert verdict.margin == pytest.approx(3)
     assert judge(claim, {**runs, "c": [{"accuracy": 0.5}]}).answer == "yes"
     assert judge(claim, {"a": runs["a"]}).answer == "open"
