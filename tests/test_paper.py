@@ -115,7 +115,7 @@ def test_a_report_is_made_of_the_records_alone(tmp_path: Path) -> None:
     write(tmp_path)
     text = (tmp_path / "paper.md").read_text("utf-8")
     assert "| weighted softmax | **59.0 ± 1.4** | 59.4 |" in text
-    assert "in one pass, on raw pixels | **yes** | 59.0 weighted softmax | 56.0 Adam MLP" in text
+    assert "in one pass, on raw pixels | **open** | 59.0 weighted softmax | 56.0 Adam MLP" in text
     assert "| Muon beats Adam, on raw pixels | **no** |" in text
     assert "Muon beats Adam, on raw pixels: -1.0 points. Tried:" in text
     assert "growing: 0.04" in text
@@ -135,3 +135,6 @@ def test_a_claim_is_judged_by_the_best_of_either_side_and_its_margin() -> None:
     assert verdict.margin == pytest.approx(3)
     assert judge(claim, {**runs, "c": [{"accuracy": 0.5}]}).answer == "yes"
     assert judge(claim, {"a": runs["a"]}).answer == "open"
+    every = Claim("every", ("a",), ("c", "d"))
+    assert judge(every, {"a": [{"accuracy": 0.6}], "c": runs["c"]}).answer == "open"
+    assert judge(every, {"a": runs["a"], "c": runs["c"]}).answer == "no"

@@ -116,7 +116,8 @@ def _claims(runs: Runs) -> str:
              "|---|---|---|---|---|---|"]  # fmt: skip
     for verdict in verdicts:
         claim = verdict.claim
-        margin = "" if verdict.answer == "open" else f"{verdict.margin:+.1f}"
+        both = verdict.left is not None and verdict.right is not None
+        margin = f"{verdict.margin:+.1f}" if both else ""
         if margin and abs(verdict.margin - claim.margin) < _NOISE:
             margin += " (noise)"
         lines.append(
@@ -134,8 +135,8 @@ def _claims(runs: Runs) -> str:
         lines += [f"- {_failure(verdict)}" for verdict in failed]
     missing = [verdict for verdict in verdicts if verdict.answer == "open"]
     if missing:
-        lines += ["", "Open, for a run is missing: "
-                  + "; ".join(verdict.claim.text for verdict in missing) + "."]  # fmt: skip
+        lines += ["", "Open, for these were not run:", ""]
+        lines += [f"- {verdict.claim.text}: {', '.join(verdict.missing)}" for verdict in missing]
     return "\n".join(lines)
 
 
