@@ -216,10 +216,11 @@ def _sweeps(known: Mapping[str, Row], trials: Sequence[Record]) -> str:
         "## Sweeps",
         "",
         "Validation accuracy, in percent. \"Edge\" says that the best of the first axis is one of "
-        "its ends.",
+        "its ends. `key*=factor` multiplies what the axes before chose. A row with more trials "
+        "than its axes have had others before its axes were moved, for they led nowhere.",
         "",
-        "| row | samples | trials | best | first axis | diverged | CPU s | chosen |",
-        "|---|---|---|---|---|---|---|---|",
+        "| row | samples | trials | best | first axis | diverged | CPU s | chosen | tried |",
+        "|---|---|---|---|---|---|---|---|---|",
     ]  # fmt: skip
     for key, row in known.items():
         ours = [trial for trial in trials if trial["row"] == key]
@@ -235,7 +236,8 @@ def _sweeps(known: Mapping[str, Row], trials: Sequence[Record]) -> str:
             f"{' '.join(f'{100 * value:.1f}' for value in first)}{' edge' if edge else ''} | "
             f"{sum(1 for trial in ours if trial.get('error'))} | "
             f"{sum(trial.get('cpu_seconds', 0) for trial in ours):,.0f} | "
-            f"{'incomplete' if chosen is None else f'`{chr(32).join(changed)}`'} |"
+            f"{'incomplete' if chosen is None else f'`{chr(32).join(changed)}`'} | "
+            f"{'; '.join(', '.join(f'`{option}`' for option in axis) for axis in row.axes)} |"
         )
     return "\n".join(lines)
 
