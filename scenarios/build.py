@@ -11,11 +11,12 @@ from streamlearn.learner import Learner
 from streamlearn.loop import Loop
 from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
 from streamlearn.streams import EndlessStream, Splits, Stream, TeacherSpec, open_data
+from streamlearn.streams.splits import hold_out
 from streamlearn.vit import patches_of
 
 from .schema import Scenario
 
-__all__ = ["Parts", "build_loop", "build_stream", "open_splits"]
+__all__ = ["Parts", "build_loop", "build_stream", "open_splits", "settled"]
 
 
 class Parts(NamedTuple):
@@ -26,9 +27,9 @@ class Parts(NamedTuple):
 
 
 def open_splits(scenario: Scenario) -> Splits:
-    """Open the scenario's data."""
+    """Open the scenario's data; with `data.validation` a part of it stands in for the test set."""
     data = scenario.data
-    return open_data(
+    splits = open_data(
         data.kind,
         root=data.root,
         path=data.path,
@@ -39,6 +40,7 @@ def open_splits(scenario: Scenario) -> Splits:
         image_size=data.image_size,
         teacher=_teacher(scenario) if data.kind == "teacher" else None,
     )
+    return hold_out(splits.train, data.validation) if data.validation else splits
 
 
 def _teacher(scenario: Scenario) -> TeacherSpec:
@@ -78,7 +80,7 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
     alone = stream is None
     if stream is None:
         stream = build_stream(scenario, splits)
-    settings = _settled(scenario.learner_settings(), stream.total)
+    settings = settled(scenario.learner_settings(), stream.total)
     _check_images(settings, splits.train.feature_shape)
     learner = Learner(splits.train.task, settings)
     learner.encoder.check(splits.train.feature_shape)
@@ -96,7 +98,7 @@ def _matrix(scenario: Scenario, splits: Splits, stream: Stream) -> AccuracyMatri
     return AccuracyMatrix(splits.test, stream.experiences, classes, settings.matrix_samples)
 
 
-def _settled(settings: LearnerSettings, samples: int | None) -> LearnerSettings:
+def settled(settings: LearnerSettings, samples: int | None) -> LearnerSettings:
     """The settings with what only the stream's length can say, or refuse.
 
     Raises:

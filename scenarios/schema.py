@@ -47,7 +47,7 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     ),
 }
 _KEYS_OF_EVERY_KIND = frozenset(
-    {"kind", "order", "experiences", "limit", "on_error", "epochs", "augment"}
+    {"kind", "order", "experiences", "limit", "on_error", "epochs", "augment", "validation"}
 )
 _KEYS_OF_TEACHER = frozenset({"kind", "limit"})
 """Of those, the ones that mean something for samples that are made as they are read."""
@@ -77,6 +77,10 @@ class DataSettings(Settings):
         "none", description="paper: images are shifted by up to 4 pixels and flipped, every epoch"
     )
     holdout: float = Field(0.2, ge=0, lt=1, description="share held out where there is no test set")
+    validation: float = Field(
+        0.0, ge=0, lt=1, description="share of the training part that is scored at the end instead "
+        "of the test set, and not learnt: to choose settings by"
+    )  # fmt: skip
     image_size: OptionalInt = Field(None, ge=1, description="side to resize images to, pixels")
     on_error: Literal["stop", "skip"] = Field(
         "stop", description="what an unusable item does: stop the run, or be named and counted"

@@ -31,6 +31,7 @@ from streamlearn.events import (
     Tested,
 )
 from streamlearn.learner import Learner, Scores
+from streamlearn.scenarios.build import open_splits
 from streamlearn.scenarios.session import Session, evaluate
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader, RunStore
@@ -363,3 +364,25 @@ def test_the_clock_may_jump_back_between_stop_and_resume(
     manifest = RunReader(tmp_path / "run").manifest()
     assert manifest is not None
     assert manifest.status == "finished"
+
+
+def test_a_validation_split_is_scored_in_place_of_the_test_set_and_not_learnt(
+    tmp_path: Path,
+) -> None:
+    path = table(tmp_path / "table.npz", rows=500)
+    words = ("data=npz", f"data.path={path}", "encoder=standardise", "encoder.fit=50")
+    whole = open_splits(resolve([*words, "data.holdout=0.2"]))
+    split = open_splits(resolve([*words, "data.holdout=0.2", "data.validation=0.25"]))
+    assert (len(whole.train), len(split.train)) == (400, 300)
+    assert split.test is not None
+    assert whole.test is not None
+    rows = [
+        {tuple(row) for row in part.read(np.arange(len(part))).features.tolist()}
+        for part in (split.train, split.test, whole.test)
+    ]
+    assert [len(part) for part in rows] == [300, 100, 100]
+    assert not rows[0] & rows[1]
+    assert not (rows[0] | rows[1]) & rows[2]
+    with start(tmp_path, *words, "data.validation=0.25") as session:
+        tested = [event for event in session.events() if isinstance(event, Tested)]
+    assert tested[-1].samples == 100
