@@ -230,6 +230,28 @@ def test_a_refused_record_leaves_a_learner_that_answers() -> None:
     assert learner.answer([{**wide, "f0": 1.0}]).sum() == pytest.approx(1)
 
 
+@pytest.mark.parametrize("count", [4, 6])
+def test_a_batch_that_cannot_be_learnt_leaves_no_trace(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise NotFiniteError("a test's own refusal")
+
+    learner, twin = OpenLearner(settings(), warmup=8), OpenLearner(settings(), warmup=8)
+    known = [({"a": float(value)}, "ab"[value % 2]) for value in range(12)]
+    learn(learner, known[: count - 1])
+    learn(twin, known[: count - 1])
+    with monkeypatch.context() as patched:
+        patched.setattr(NetworkModel, "learn", refuse)
+        with pytest.raises(NotFiniteError, match="own refusal"):
+            learner.learn([{"a": 3.0}], ["new"])
+    assert (learner.labels, learner.samples) == (["a", "b"], count - 1)
+    twin.encoder.track([twin.encoder.read({"a": 3.0}, add=True)])
+    learn(learner, known[count:])
+    learn(twin, known[count:])
+    assert learner.to_bytes() == twin.to_bytes()
+
+
 # -- regression --------------------------------------------------------------------------------
 
 
