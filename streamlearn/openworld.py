@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from streamlearn.build import build_model, build_tiers
+from streamlearn.build import build_model, build_tiers, check_task
 from streamlearn.errors import ConfigError, DataError, FormatError
 from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import resolve_hardware
@@ -96,7 +96,7 @@ class OpenLearner:
         self._early: list[tuple[NDArray[np.float64], float]] = []
         self._loss: Loss | None = None
         self._masked = 0  # classes that the model's loss knows
-        self._task(2).loss(settings.learner.loss)  # refuses a loss of other targets
+        check_task(settings, self._task(2))
 
     # -- predicting and learning -----------------------------------------------------------------
 

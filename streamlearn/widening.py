@@ -77,6 +77,8 @@ def widen_memory(memory: Memory, source: Memory) -> None:
         columns = dict(source.host_tensors(index))
         columns["key"] = F.pad(columns["key"] * stretch, (0, wider[0]))
         columns["value"] = F.pad(columns["value"], (0, wider[1]))
+        if "scale" in columns:  # a note: what keys are multiplied with to be codes again
+            columns["scale"] = columns["scale"] / stretch
         memory.load_columns({name: to_bits(tensor) for name, tensor in columns.items()})
 
 

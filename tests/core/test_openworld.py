@@ -24,11 +24,17 @@ LAYERS: dict[str, dict[str, Any]] = {
     "softmax": {"network": {"hidden": 1}, "layer": {"kind": "softmax"}},
     "gauge": {"network": {"hidden": 1}, "layer": {"kind": "gauge"}},
     "rbf": {"network": {"hidden": 1}, "layer": {"kind": "rbf", "lr_value": 1.0}},
+    "rehearsal": {
+        "network": {"hidden": 1},
+        "layer": {"kind": "softmax", "lr_value": 0.05},
+        "learner": {"rehearsal": 3},
+    },
 }
 
 
 def settings(kind: str = "rbf", **more: Any) -> LearnerSettings:
     learner = {"kind": "growing", "batch": 1, "device": "cpu", "dtype": "float32"}
+    learner |= LAYERS[kind].get("learner", {})
     return settings_of({**LAYERS[kind], "learner": learner, **more})
 
 
