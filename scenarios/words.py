@@ -159,12 +159,7 @@ def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None
 
 
 def _refuse_unused_layer(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
-    given = dict(pairs)
-    if {"layer.temperature", "layer.kappa"} <= set(given):
-        raise ConfigError(
-            "layer.temperature and layer.kappa say the same, √width / temperature = kappa; "
-            "give one of them"
-        )
+    """Raise ConfigError for a word about layers that this network does not have."""
     if scenario.any_grows() or scenario.layer.kind == "parametric-softmax":
         return
     for key, value in pairs:

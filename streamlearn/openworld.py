@@ -17,7 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from streamlearn.build import build_model, build_tiers
+from streamlearn.build import build_model, build_tiers, check_task
 from streamlearn.errors import ConfigError, DataError, FormatError
 from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import resolve_hardware
@@ -96,7 +96,7 @@ class OpenLearner:
         self._early: list[tuple[NDArray[np.float64], float]] = []
         self._loss: Loss | None = None
         self._masked = 0  # classes that the model's loss knows
-        self._task(2).loss(settings.learner.loss)  # refuses a loss of other targets
+        check_task(settings, self._task(2))
 
     # -- predicting and learning -----------------------------------------------------------------
 
@@ -137,7 +137,8 @@ class OpenLearner:
         Raises:
             DataError: another number of targets, a feature that is no number or category, or a
                 label that is missing or not hashable. None of the samples was learnt.
-            NotFiniteError: a target that is not finite.
+            NotFiniteError: a target that is not finite, likewise; or what would be stored is not,
+                and the batch with that sample and those after it were not learnt.
         """
         if len(records) != len(targets):
             raise DataError(
@@ -147,8 +148,7 @@ class OpenLearner:
         rows = [self.encoder.read(record, add=True) for record in records]
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
-            part = values[start : start + batch]
-            self._learn(rows[start : start + batch], self._numbers(part))
+            self._learn(rows[start : start + batch], values[start : start + batch])
 
     def expect(self, labels: Sequence[Any]) -> None:
         """Make classes known before a sample of theirs comes.
@@ -188,7 +188,21 @@ class OpenLearner:
                 self.labels.append(label)
         return [self._places[label] for label in targets]
 
-    def _learn(self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]) -> None:
+    def _learn(self, rows: Sequence[NDArray[np.float64]], targets: Sequence[Any]) -> None:
+        """Learn one batch, or raise and know only what the means have seen of it."""
+        held = self._model, self._widths, self._loss
+        labels, early = len(self.labels), len(self._early)
+        try:
+            self._take_in(rows, self._numbers(targets))
+        except BaseException:
+            self._model, self._widths, self._loss = held
+            self._masked = 0
+            for label in self.labels[labels:]:
+                del self._places[label]
+            del self.labels[labels:], self._early[early:]
+            raise
+
+    def _take_in(self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]) -> None:
         self.encoder.track(rows)
         before, after = self.samples, self.samples + len(rows)
         if before < self.warmup:

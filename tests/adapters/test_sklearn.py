@@ -18,7 +18,7 @@ EXPECTED_FAILED_CHECKS: dict[str, str] = {}
 
 SMALL: dict[str, Any] = {"warmup": 16}
 QUICK: dict[str, Any] = {**SMALL, "learner": {"batch": 8}}
-"""The defaults pass too, in three times the time."""
+"""The defaults pass too, in twice the time."""
 
 
 def checks(*models: Any) -> list[Any]:

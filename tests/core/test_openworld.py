@@ -24,11 +24,17 @@ LAYERS: dict[str, dict[str, Any]] = {
     "softmax": {"network": {"hidden": 1}, "layer": {"kind": "softmax"}},
     "gauge": {"network": {"hidden": 1}, "layer": {"kind": "gauge"}},
     "rbf": {"network": {"hidden": 1}, "layer": {"kind": "rbf", "lr_value": 1.0}},
+    "rehearsal": {
+        "network": {"hidden": 1},
+        "layer": {"kind": "softmax", "lr_value": 0.05},
+        "learner": {"rehearsal": 3},
+    },
 }
 
 
 def settings(kind: str = "rbf", **more: Any) -> LearnerSettings:
     learner = {"kind": "growing", "batch": 1, "device": "cpu", "dtype": "float32"}
+    learner |= LAYERS[kind].get("learner", {})
     return settings_of({**LAYERS[kind], "learner": learner, **more})
 
 
@@ -228,6 +234,28 @@ def test_a_refused_record_leaves_a_learner_that_answers() -> None:
     with pytest.raises(DataError, match="neither a number nor"):
         learner.learn([{**wide, "z": {}}], ["a"])
     assert learner.answer([{**wide, "f0": 1.0}]).sum() == pytest.approx(1)
+
+
+@pytest.mark.parametrize("count", [4, 6])
+def test_a_batch_that_cannot_be_learnt_leaves_no_trace(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise NotFiniteError("a test's own refusal")
+
+    learner, twin = OpenLearner(settings(), warmup=8), OpenLearner(settings(), warmup=8)
+    known = [({"a": float(value)}, "ab"[value % 2]) for value in range(12)]
+    learn(learner, known[: count - 1])
+    learn(twin, known[: count - 1])
+    with monkeypatch.context() as patched:
+        patched.setattr(NetworkModel, "learn", refuse)
+        with pytest.raises(NotFiniteError, match="own refusal"):
+            learner.learn([{"a": 3.0}], ["new"])
+    assert (learner.labels, learner.samples) == (["a", "b"], count - 1)
+    twin.encoder.track([twin.encoder.read({"a": 3.0}, add=True)])
+    learn(learner, known[count:])
+    learn(twin, known[count:])
+    assert learner.to_bytes() == twin.to_bytes()
 
 
 # -- regression --------------------------------------------------------------------------------
