@@ -373,7 +373,9 @@ def _classical(features: str) -> list[Row]:
     ]
     if features == "patch":
         return [replace(ridge, axes=(options_of("learner.regularisation", 1, 10, 30, 100),))]
-    return [replace(row, axes=row.axes[:-1]) if raw else row for row in listed]
+    if raw:
+        listed = [replace(row, axes=tuple(filter(None, row.axes[:-1]))) for row in listed]
+    return listed
 
 
 def _sampled_features() -> list[Row]:
