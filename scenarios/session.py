@@ -276,11 +276,13 @@ class Session:
             ) from error
         except StreamlearnError as error:
             kept = f"all before it is saved in {str(self.path)!r}"
-            if isinstance(error, (ConfigError, NotFiniteError)):
-                # The same settings would end the same way, and a run cannot take others.
-                message = f"{error}; {kept}, and other settings need a new run"
-            else:
-                message = f"{error}; {kept}, go on with: {resume_command(self.path)}"
+            again = f"go on with: {resume_command(self.path)}"
+            # The same settings may end the same way, and a run cannot take others.
+            if isinstance(error, ConfigError):
+                again = "other settings need a new run"
+            elif isinstance(error, NotFiniteError):
+                again = f"once the data are mended {again}; other settings need a new run"
+            message = f"{error}; {kept}, {again}"
             self._logged(Notice(str(error)))
             if self._loop.step != self._committed_step:
                 self._commit("stopped")
