@@ -267,7 +267,7 @@ def _variants() -> list[Row]:
         "learner.optimizer=adam",
         "learner.schedule=cosine",
     )
-    axes = (options_of("learner.lr", 0.001, 0.003, 0.01),)
+    axes = (options_of("learner.lr", 0.01, 0.03, 0.1),)
     return [
         Row(
             "decoupled softmax",
