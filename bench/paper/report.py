@@ -104,8 +104,9 @@ trials and {finished} runs, {" to ".join(dict.fromkeys((days[0], days[-1]))) if 
   training set; the tables say how many. Either way each sample comes once, in the same order.
 - The records are not all that was tried. The axes of five kinds of row (gauge-invariant on
   principal components, FOOF on raw pixels, T = 1 and 30, ridge on patches, parametric softmax) were
-  moved after validation figures had been seen, so some have had more trials than others. Trials of earlier
-  sweeps were taken out: SGD, Adam and AdamW at 20,000 samples, raw pixels at width 512, the
+  moved after validation figures had been seen, so some have had more trials than
+  others. Trials of earlier sweeps were taken out: SGD, Adam and AdamW at 20,000
+  samples, raw pixels at width 512, the
   weighted softmax on raw pixels at a higher weight rate, one of gauge-invariant.
 - A claim compares the best row of either side by its test figure, which flatters the side with more
   rows. FOOF on raw pixels and parametric softmax are probably under-tuned.
