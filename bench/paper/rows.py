@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 __all__ = ["TRIALS", "Axis", "Row", "options_of", "rows", "with_words"]
 
-TRIALS = {"pca": 8, "raw": 5, "patch": 4, "vit": 4, "temperature": 4, "variants": 3}
+TRIALS = {"pca": 8, "raw": 5, "patch": 4, "vit": 6, "temperature": 4, "variants": 4}
 """Of every swept row of a group."""
 
 Axis = tuple[str, ...]
@@ -94,12 +94,12 @@ _OPTIMIZERS: dict[str, tuple[Axis, ...]] = {
     ),
     "foof": (
         options_of("learner.lr", 0.01, 0.03, 0.1, 0.3, 1.0),
-        ("learner.momentum=0.9 learner.lr*=0.1",),
+        ("learner.damping=1",),
         ("learner.batch=32 learner.lr*=0.7",),
     ),
     "mesa": (
         options_of("learner.lr", 0.01, 0.03, 0.1, 0.3, 1.0),
-        ("learner.momentum=0.9 learner.lr*=0.1",),
+        ("learner.damping=1",),
         ("learner.batch=32 learner.lr*=0.7",),
     ),
     "delta": (
@@ -139,7 +139,6 @@ _ENCODERS: dict[str, tuple[str, ...]] = {
 }
 
 _TRIAL_SAMPLES = {"pca": 10_000, "raw": 5_000, "patch": 10_000}
-_SAMPLES = {"pca": 20_000, "raw": 20_000, "patch": 20_000}
 
 
 def _dense(features: str) -> list[Row]:
@@ -162,8 +161,12 @@ def _dense(features: str) -> list[Row]:
         )
         tried = {"pca": (*axes, _WIDER), "raw": (axes[0][:4], axes[2]), "patch": (axes[0][:4],)}
         if word == "foof":  # raw pixels' second moments are far from the identity
-            rates = options_of("learner.lr", 0.003, 0.01, 0.03, 0.1)
-            tried |= {"raw": (rates, ("learner.damping=1 learner.lr*=3",)), "patch": (axes[0][1:],)}
+            words = with_words(words, "learner.damping=1") if features == "raw" else words
+            rates = options_of("learner.lr", 0.03, 0.1, 0.3, 1.0)
+            tried |= {
+                "raw": (rates, ("learner.damping=10 learner.lr*=3",)),
+                "patch": (axes[0][1:],),
+            }
         claim = _CLAIMED.get(word) if features == "raw" else None
         made.append(
             Row(
@@ -172,7 +175,6 @@ def _dense(features: str) -> list[Row]:
                 words,
                 tried[features],
                 trial_samples=_TRIAL_SAMPLES[features],
-                samples=_SAMPLES[features],
                 claim=claim[0] if claim else None,
                 source=claim[1] if claim else "",
             )
@@ -204,7 +206,6 @@ def _growing(features: str) -> list[Row]:
             axes={"pca": axes, "raw": (axes[0][:4], axes[1][:1]), "patch": (axes[0][:4],)}[
                 features
             ],
-            samples=_SAMPLES[features],
             claim=claim if raw else None,
             source=PAPER if raw else "",
             **common,  # type: ignore[arg-type]
@@ -267,26 +268,26 @@ def _variants() -> list[Row]:
         "learner.optimizer=adam",
         "learner.schedule=cosine",
     )
-    axes = (options_of("learner.lr", 0.01, 0.03, 0.1),)
+    axes = (options_of("learner.lr", 0.03, 0.1, 0.3, 1.0),)
     return [
         Row(
             "decoupled softmax",
             "variants",
             (*base, "layer=decoupled", *soft),
-            (_value_rates((0.05, 0.025), (0.2, 0.1), (0.8, 0.4)),),
+            (_value_rates((0.05, 0.025), (0.1, 0.05), (0.2, 0.1), (0.8, 0.4)),),
         ),
         Row(
             "unweighted softmax (negative control)",
             "variants",
             (*base, "layer=unweighted", "layer.kappa=8"),
-            (_value_rates((3, 0.3), (10, 1), (30, 3)),),
+            (_value_rates((1, 0.1), (3, 0.3), (10, 1), (30, 3)),),
         ),
         Row(
             "linear attention (dual form)",
             "variants",
             (*base, "layer=linear"),
             (
-                _value_rates((0.0001, 1e-05), (0.0003, 3e-05), (0.001, 0.0001)),
+                _value_rates((0.0001, 1e-05), (0.0003, 3e-05), (0.001, 0.0001), (0.003, 0.0003)),
             ),
         ),
         Row(
@@ -325,7 +326,6 @@ def _classical(features: str) -> list[Row]:
             ("learner.normalise=true",),
         ),
         trial_samples=size,
-        samples=_SAMPLES[features],
     )
     listed = [
         ridge,
@@ -339,7 +339,6 @@ def _classical(features: str) -> list[Row]:
                 ("learner.normalise=true",),
             ),
             trial_samples=size,
-            samples=_SAMPLES[features],
         ),
         Row(
             "kNN",
@@ -352,7 +351,6 @@ def _classical(features: str) -> list[Row]:
                 ("learner.normalise=false",),
             ),
             trial_samples=size,
-            samples=_SAMPLES[features],
             claim=34.8 if raw else None,
             source=PAPER if raw else "",
         ),
@@ -380,7 +378,7 @@ def _classical(features: str) -> list[Row]:
 
 def _sampled_features() -> list[Row]:
     base = (*_ENCODERS["pca"], "learner.batch=64")
-    axes: tuple[Axis, ...] = (options_of("learner.alpha", 0.0001, 0.001, 0.01),)
+    axes: tuple[Axis, ...] = (options_of("learner.alpha", 1e-05, 0.0001, 0.001, 0.01),)
     return [
         Row(
             f"SGDClassifier on {title} features",
@@ -413,7 +411,7 @@ def _temperatures() -> list[Row]:
             (*base, f"layer.temperature={temperature}"),
             (_value_rates(*((rate, rate) for rate in rates[temperature])),),
             trial_samples=5000,
-            samples=10_000,
+            samples=20_000,
         )
         for temperature in (1, 10, 30)
     ]
@@ -426,7 +424,6 @@ def _depths() -> list[Row]:
             f"weighted softmax, {count} hidden",
             "depth",
             (*_ENCODERS["pca"], f"network.hidden={count}"),
-            samples=20_000,
             settings_of="weighted softmax / pca",
         )
         for count in (0, 1, 2, 3)
@@ -434,14 +431,14 @@ def _depths() -> list[Row]:
 
 
 def _epochs() -> list[Row]:
-    """Five epochs of 10,000 samples with the paper's augmentation."""
+    """Five epochs of 20,000 samples with the paper's augmentation."""
     epochs = ("data.epochs=5", "data.augment=paper")
     return [
         Row(
             f"weighted softmax, {title}",
             "epochs",
             (*_ENCODERS["pca"], *epochs, f"learner.revisit={word}"),
-            samples=10_000,
+            samples=20_000,
             settings_of="weighted softmax / pca",
         )
         for word, title in (("append", "appending"), ("update", "updating in place"))
@@ -450,7 +447,7 @@ def _epochs() -> list[Row]:
             f"parametric softmax, {title}",
             "epochs",
             (*_ENCODERS["pca"], *epochs),
-            samples=10_000,
+            samples=20_000,
             settings_of=f"parametric softmax, {title} / variants",
         )
         for title in ("weighted", "unweighted")
@@ -472,15 +469,18 @@ def _transformers() -> list[Row]:
         "learner.batch=64",
         "learner.schedule=cosine",
     )
-    rates = options_of("learner.lr", 0.0005, 0.001, 0.002, 0.004)
     return [
         Row(
             "ViT, dense",
             "vit",
             (*base, "network.layers=dense"),
-            (rates,),
+            (
+                options_of("learner.lr", 0.001, 0.002, 0.004, 0.008),
+                ("learner.weight_decay=0.1",),
+                ("learner.batch=32 learner.lr*=0.7",),
+            ),
             trial_samples=2_500,
-            samples=5_000,
+            samples=10_000,
             claim=48.4,
             source=PAPER,
         ),
@@ -495,9 +495,13 @@ def _transformers() -> list[Row]:
                 "layer.lr_value_hidden=0.1",
                 "layer.lr_weight_hidden=0.001",
             ),
-            (rates,),
+            (
+                options_of("learner.lr", 0.002, 0.004, 0.008),
+                options_of("layer.lr_value_hidden", 0.03, 0.3),
+                ("learner.batch=32 learner.lr*=0.7",),
+            ),
             trial_samples=2_500,
-            samples=5_000,
+            samples=10_000,
             claim=54.4,
             source=PAPER,
         ),
@@ -519,7 +523,8 @@ def rows() -> dict[str, Row]:
         *_classical("raw"),
         *_transformers(),
         *_growing("raw")[1:],
-        *(replace(row, samples=20_000) for row in (*_variants(), *_sampled_features())),
+        *_variants(),
+        *_sampled_features(),
         *_depths(),
         *_epochs(),
         _authors(),
