@@ -48,6 +48,7 @@ from streamlearn.storage import RunReader, RunStore
 from streamlearn.tiers import Tiers
 
 BATCH = 128
+QUERIES = 64  # at a time: a batch of learning, unless it is set
 CLASSES = 10
 PIECE = 16 << 20
 LAYER = "output"
@@ -223,7 +224,7 @@ def retrieval(folder: Path, width: int, dtype: torch.dtype, size: int) -> Iterat
     paths = shards(run)
     total = sum(path.stat().st_size for path in paths)
     random = torch.Generator().manual_seed(1)
-    query = torch.randn(BATCH, width, generator=random)
+    query = torch.randn(QUERIES, width, generator=random)
     query /= query.square().mean(-1, keepdim=True).sqrt()
     store = RunStore.open(run)
     alone = Memory(width, CLASSES, dtype=dtype)
@@ -409,7 +410,7 @@ def main() -> None:
                  for row in append(folder, *kind, size, chosen.interval)),
             ),
             "retrieval": lambda: show(
-                f"retrieval, {BATCH} queries, page cache dropped",
+                f"retrieval, {QUERIES} queries, page cache dropped",
                 ["rows", "files", "plain read, MB/s", "on disk", "half on disk", "in RAM",
                  "on disk/plain", "half/on disk"],
                 (row for kind in (*kinds, (256, torch.float32))

@@ -65,9 +65,11 @@ class Ahead:
 
         def write() -> None:
             for name, snapshot in snapshots.items():
-                for block in snapshot.blocks:
-                    with self._turn:
-                        commits.write_block(name, block.index, block.columns(), block.rewritten)
+                with self._turn:
+                    commits.write_blocks(
+                        name,
+                        ((b.index, b.columns(), b.rewritten) for b in snapshot.blocks),
+                    )
 
         def end(happened: bool) -> None:
             self.refused = not happened

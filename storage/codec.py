@@ -14,7 +14,9 @@ go on meanwhile. bfloat16, which zarr does not know, is stored as the uint16 of 
 
 from __future__ import annotations
 
+import contextlib
 import json
+import threading
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -24,13 +26,14 @@ from google_crc32c import value
 from . import files
 
 if TYPE_CHECKING:  # zarr and numpy take a third of a second that no reader of manifests needs
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
 __all__ = [
     "ArrayMetadata",
     "ShardCodec",
+    "Summing",
     "array_metadata",
     "codec_for",
     "group_metadata",
@@ -46,11 +49,42 @@ _SEPARATOR = "."  # a slash would make a directory for each shard
 _CHECKSUM_BYTES = 4
 _INDEX_BYTES = 16 * CHUNKS_PER_SHARD + _CHECKSUM_BYTES
 _ABSENT = (1 << 64) - 1
+_WORTH_A_THREAD = 1 << 20  # bytes
 
 
 def rows_checksum(rows: NDArray[Any], start: int = 0) -> int:
     """The CRC-32 of the numbers of rows in C order, continued from that of the rows before."""
     return files.checksum(rows.data, start) if rows.size else start
+
+
+class Summing:
+    """The `rows_checksum` of rows, made in a thread of its own where there are many.
+
+    Meanwhile the system takes the rows, so that a file costs the longer of both.
+    """
+
+    def __init__(self, rows: NDArray[Any], start: int) -> None:
+        self._rows = rows
+        self._start = start
+        self._total: int | None = None
+        self._thread: threading.Thread | None = None
+        if rows.nbytes >= _WORTH_A_THREAD:
+            thread = threading.Thread(target=self._make, name="streamlearn-checksum", daemon=True)
+            with contextlib.suppress(RuntimeError):  # the system has no more threads
+                thread.start()
+                self._thread = thread
+
+    def _make(self) -> None:
+        self._total = rows_checksum(self._rows, self._start)
+
+    def result(self) -> int:
+        """The checksum, once it is made."""
+        if self._thread is not None:
+            self._thread.join()
+        if self._total is None:
+            self._make()
+        assert self._total is not None
+        return self._total
 
 
 def array_metadata(
@@ -162,22 +196,25 @@ class ShardCodec:
         chunks = -(-rows // self.chunk_rows)
         return chunks * self.chunk_rows * self.row_bytes + _CHECKSUM_BYTES + _INDEX_BYTES
 
-    def encode(self, rows: NDArray[Any], checksum: int | None = None) -> list[bytes | memoryview]:
+    def encode(
+        self, rows: NDArray[Any], checksum: Callable[[], int] | None = None
+    ) -> Iterator[bytes | memoryview]:
         """The bytes of a shard whose first rows are these, in pieces; the rest of a chunk is zero.
 
         Args:
             rows: the first rows of the shard; not copied if they lie one after the other.
-            checksum: the `rows_checksum` of these, if it is known.
+            checksum: says the `rows_checksum` of these; asked once they were taken.
         """
         import numpy as np
 
         little = np.ascontiguousarray(rows, np.dtype(self.dtype).newbyteorder("<"))
-        total = rows_checksum(little) if checksum is None else checksum
+        if little.size:
+            yield little.data.cast("B")
+        total = rows_checksum(little) if checksum is None else checksum()
         chunks = -(-len(rows) // self.chunk_rows)
         padding = bytes((chunks * self.chunk_rows - len(rows)) * self.row_bytes)
         total = files.checksum(padding, total)
-        end = padding + _little(total) + self._index(chunks)
-        return [little.data.cast("B"), end] if little.size else [end]
+        yield padding + _little(total) + self._index(chunks)
 
     def _index(self, chunks: int) -> bytes:
         import numpy as np

@@ -313,9 +313,27 @@ class Commits:
         Raises:
             StorageError: the system refused; what was committed is whole.
         """
+        self.write_blocks(name, [(index, columns, rewritten)])
+
+    def write_blocks(
+        self, name: str, blocks: Iterable[tuple[int, Columns, frozenset[str]]]
+    ) -> None:
+        """Write full blocks of a layer ahead of the commit that will name them.
+
+        The system writes one while the next is made; all of them are waited for at the end.
+
+        Args:
+            name: of the layer.
+            blocks: the number of each, its changed columns, and those that were rewritten.
+
+        Raises:
+            StorageError: the system refused; what was committed is whole.
+        """
         self.settle()
         writing = self._new_writing()
-        placed = self._put(name, index, columns, rewritten, writing)
+        placed: list[Placed] = []
+        for index, columns, rewritten in blocks:
+            placed += self._put(name, index, columns, rewritten, writing)
         writing.finish()
         self._layers[name].placed(placed)
         self._early.join(writing)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from streamlearn.errors import FormatError, RunStateError, ShapeError
 
-from .codec import group_metadata, rows_checksum
+from .codec import Summing, group_metadata, rows_checksum
 from .columns import StoredColumn, new_array
 from .manifest import ColumnEntry, LayerEntry, ShardVersion
 from .metadata import METADATA_NAME, seal_metadata
@@ -210,9 +210,9 @@ class StoredLayer:
                     return None
         path = column.version_path(shard, version) if version else column.shown_path(shard)
         writing.make_directory(path.parent)
-        total = rows_checksum(rows[start:], total)
-        writing.later(path, column.codec.encode(rows, total))
-        checksum = f"{total:08x}"
+        summing = Summing(rows[start:], total)
+        writing.later(path, column.codec.encode(rows, summing.result))
+        checksum = f"{summing.result():08x}"
         return Placed(name, shard, ShardVersion(version, checksum), len(rows), replaces, last)
 
     def placed(self, shards: Iterable[Placed]) -> None:

@@ -13,7 +13,7 @@ from .segments import segment_folder
 from .writing import Writing
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from concurrent.futures import Future
 
     from .layout import Layout
@@ -105,7 +105,7 @@ class ObjectWriting(Writing):
         self._lease.put(path, data, final=final)
         self._counted(len(data), before)
 
-    def later(self, path: RunPath, data: Sequence[bytes | memoryview]) -> None:
+    def later(self, path: RunPath, data: Iterable[bytes | memoryview]) -> None:
         """Begin to write an object, given in pieces; `finish` waits for it.
 
         Raises:

@@ -18,7 +18,7 @@ from .files import translated
 from .objects import as_file
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable
     from pathlib import Path
 
     from .layout import Layout
@@ -105,7 +105,7 @@ class Writing:
         temporary = self._aside(path, [data], wait=True)
         self._name(temporary, path)
 
-    def later(self, path: RunPath, data: Sequence[bytes | memoryview]) -> None:
+    def later(self, path: RunPath, data: Iterable[bytes | memoryview]) -> None:
         """Write a file, given in pieces, that gets its name by `finish`.
 
         Raises:
@@ -178,7 +178,7 @@ class Writing:
         self.bytes_grown -= before
         self._directories.add(target.parent)
 
-    def _aside(self, path: Path, data: Sequence[bytes | memoryview], *, wait: bool) -> Path:
+    def _aside(self, path: Path, data: Iterable[bytes | memoryview], *, wait: bool) -> Path:
         temporary = self._scratch / str(next(_NUMBERS))
         try:
             with translated("write", path):

@@ -342,7 +342,8 @@ class Block:
                 wide = column.to(layout.wide)
                 put(self.weight, rows, wide)
                 # From what is kept, so that rows that are read back round to the same.
-                self.side[rows, layout.value_width] = wide.to(layout.dtype)
+                rounded = wide if isinstance(rows, slice) else wide.to(layout.dtype)
+                self.side[rows, layout.value_width] = rounded
             else:
                 put(self.notes[name] if name in self.notes else getattr(self, name), rows, column)
 

@@ -42,13 +42,21 @@ class Kernel:
             block: the keys (n, D).
             query: (B, D) in the block's dtype, already multiplied by `scale`.
             query_square: (B, 1) `‖q‖²` of the unscaled query.
-            out: (B, n) scratch of the block's dtype.
+            out: (B, n) scratch of the block's dtype; may be the transpose of contiguous rows.
         """
         key = block.key[: block.padded]
+        turned = not out.is_contiguous()
         if self.kind != "rbf":
-            return torch.mm(query, key.T, out=out)  # (B, n)
-        bias = (-0.5 * self.scale) * block.key_square[: block.padded]
-        torch.addmm(bias.to(out.dtype), query, key.T, out=out)  # (B, n)
+            if turned:
+                torch.mm(key, query.T, out=out.T)  # (n, B)
+            else:
+                torch.mm(query, key.T, out=out)  # (B, n)
+            return out
+        bias = ((-0.5 * self.scale) * block.key_square[: block.padded]).to(out.dtype)
+        if turned:
+            torch.addmm(bias[:, None], key, query.T, out=out.T)  # (n, B)
+        else:
+            torch.addmm(bias, query, key.T, out=out)  # (B, n)
         return out.sub_((0.5 * self.scale) * query_square.to(out.dtype))
 
     def bound(self, query_square: Tensor, max_key_square: float) -> float:

@@ -11,6 +11,9 @@ Backward, with G = [g | −⟨g, s⟩ | 0]/den (or [g | 0]):
     P = (G Aᵀ) ∘ S                     (B, n)   for "dot": (G Aᵀ)·c
     ∂q = scale·Σ P K                   (B, D)   for "rbf": scale·(Σ P K − (Σ P 1) q)
 
+Where no gradient goes on to the query, S is kept as its transpose, (n, B), for K qᵀ takes about
+half the time of q Kᵀ there; it is seen as (B, n) throughout.
+
 GEMMs run in the memory's dtype; sums over blocks and everything that is divided are kept in float32
 (float64 for a float64 memory). Scores of the forward pass are kept for the backward one as long as
 they fit `CACHE_BYTES` and an eighth of the budget, and computed again, to the same bits, beyond.
@@ -74,8 +77,10 @@ class ScratchPool:
 
     free: dict[tuple[int, int], list[Tensor]] = field(default_factory=dict)
 
-    def take(self, rows: int, columns: int, like: Tensor) -> Tensor:
-        """A (rows, columns) buffer with whatever it holds."""
+    def take(self, rows: int, columns: int, like: Tensor, *, turned: bool = False) -> Tensor:
+        """A (rows, columns) buffer with whatever it holds; turned, its columns are contiguous."""
+        if turned:
+            return self.take(columns, rows, like).T
         kept = self.free.get((rows, columns))
         if kept:
             return kept.pop()
@@ -85,6 +90,8 @@ class ScratchPool:
         """Hand a buffer back; sizes that went out of use are dropped."""
         if buffer.is_inference():  # could not be written again outside inference mode
             return
+        if not buffer.is_contiguous():
+            buffer = buffer.T
         key = (buffer.shape[0], buffer.shape[1])
         if key not in self.free and len(self.free) >= 16:
             self.free.clear()
@@ -130,12 +137,18 @@ def retrieve(
         )
     if trace is None and not (query.requires_grad and torch.is_grad_enabled()):
         context = _Context(
-            memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None, without
+            memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None, without, True
         )
         return _forward(context, query, keep=False)[0]
     anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
     context = _Context(
-        memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), trace, without
+        memory,
+        kernel,
+        forgetting or Forgetting(),
+        pool or ScratchPool(),
+        trace,
+        without,
+        turned=not query.requires_grad,
     )
     output: Tensor = _Retrieve.apply(query, anchor, context)
     return output
@@ -149,6 +162,7 @@ class _Context:
     pool: ScratchPool
     trace: Trace | None
     without: Tensor | None = None
+    turned: bool = False
 
     def blocks(self) -> closing[Generator[Block, None, None]]:
         """The memory's blocks, or parts of them, in order."""
@@ -169,7 +183,7 @@ class _Context:
 
         start: the row where the block begins.
         """
-        buffer = self.pool.take(len(scaled), block.padded, like=scaled)
+        buffer = self.pool.take(len(scaled), block.padded, like=scaled, turned=self.turned)
         self.kernel.scores_(block, scaled, square, out=buffer)
         if shift is not None:
             # Only tuples without weight can stand above the shift, and their pull may overflow.
@@ -227,7 +241,9 @@ def _forward(
         for block in blocks:
             scores = context.scores(block, start, scaled, square, shift)
             start += block.count
-            total += torch.mm(scores, block.side[: block.padded])  # (B, W)
+            side = block.side[: block.padded]
+            # (B, W)
+            total += torch.mm(side.T, scores.T).T if context.turned else torch.mm(scores, side)
             if keep:
                 kept.append(scores)
             else:
@@ -252,7 +268,9 @@ def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
     largest, start = torch.full_like(square, -torch.inf), 0
     with context.blocks() as blocks:
         for block in blocks:
-            buffer = context.pool.take(len(scaled), block.padded, like=scaled)
+            buffer = context.pool.take(
+                len(scaled), block.padded, like=scaled, turned=context.turned
+            )
             kernel.scores_(block, scaled, square, out=buffer)
             buffer.masked_fill_(~context.counts(block), -torch.inf)
             context.leave_out_(buffer, block, start, -torch.inf)

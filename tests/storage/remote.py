@@ -34,6 +34,7 @@ KILLED_LEARNING = 2
 WORDS = (
     "data.limit=1250",
     "learner.batch=16",
+    "learner.dtype=float32",  # as processors without fast bfloat16 choose, for budgets in bytes
     "encoder.fit=64",
     "encoder.width=24",
     "network.hidden=1",
