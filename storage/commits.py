@@ -120,10 +120,25 @@ class Commits:
         """
         self.settled = False
         writing, self._early = self._early, self._new_writing()
+        before = self.manifest
+        retired = before.layers.keys() - snapshots.keys() if before else set()
         try:
-            return self._write(
-                draft, state, memories, snapshots, keep, sync_events, started, writing
+            commit = self._write(
+                draft,
+                state,
+                memories,
+                snapshots,
+                1 if retired else keep,
+                sync_events,
+                started,
+                writing,
             )
+            if retired:
+                self.settled = False
+                self._retire(retired, writing)
+                self.count_bytes(draft.event_bytes)
+                self.settled = True
+            return commit
         except BaseException:
             # Names that were given ahead of a commit still wait to be durable.
             self._early.join(writing, counts=False)
@@ -213,6 +228,13 @@ class Commits:
             seconds=time.perf_counter() - started,
             time=manifest.time,
         )
+
+    def _retire(self, names: Iterable[str], writing: Writing) -> None:
+        """Delete layers that no commit names any more; `open` does so after a crash."""
+        for name in sorted(names):
+            del self._layers[name]
+            writing.remove_tree(self._layout.layer(name))
+            writing.remove_tree(self._layout.versions(name))
 
     def compact(self, draft: Manifest, *, sync_events: Callable[[], None]) -> None:
         """Make a commit of the newest one's rows without those that are dead.

@@ -11,7 +11,7 @@ import functools
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from streamlearn import __version__
@@ -140,6 +140,7 @@ class RunStore:
         memories: Mapping[str, Memory],
         summary: Mapping[str, Any],
         keep: int = 1,
+        retired: Collection[str] = (),
     ) -> Commit:
         """Make everything up to now durable, in one step.
 
@@ -152,6 +153,8 @@ class RunStore:
                 the last commit is written.
             summary: what `inspect` and others show without loading anything.
             keep: how many of the newest commits can be gone back to, this one among them.
+            retired: committed layers that are no more; their rows go, and with them all older
+                commits.
 
         Raises:
             ConfigError: a layer's name cannot be a directory's, the status is unknown, or `keep`
@@ -169,6 +172,7 @@ class RunStore:
             memories=memories,
             summary=summary,
             keep=keep,
+            retired=retired,
             wait=True,
         )
         return pending.result()
@@ -183,6 +187,7 @@ class RunStore:
         memories: Mapping[str, Memory],
         summary: Mapping[str, Any],
         keep: int = 1,
+        retired: Collection[str] = (),
         wait: bool = False,
     ) -> PendingCommit:
         """Begin what `commit` does and let a thread end it; what is committed is what is there now.
@@ -198,6 +203,7 @@ class RunStore:
             memories: as for `commit`.
             summary: as for `commit`.
             keep: as for `commit`.
+            retired: as for `commit`.
             wait: do all of it now.
 
         Raises:
@@ -214,7 +220,7 @@ class RunStore:
         self._turn.acquire()
         try:
             self._commits.settle()
-            self._check_layers(memories)
+            self._check_layers(memories, retired)
             data = encode_state(state)
             draft = self._draft(step, samples, status, data, documents.plain(summary))
             new = {name for name, memory in memories.items() if not self._knows(name, memory)}
@@ -428,11 +434,13 @@ class RunStore:
         store = memory.store
         return isinstance(store, LayerStore) and store.belongs_to(self, name)
 
-    def _check_layers(self, memories: Mapping[str, Memory]) -> None:
+    def _check_layers(self, memories: Mapping[str, Memory], retired: Collection[str]) -> None:
         committed = self.manifest.layers if self.manifest else {}
         for name in memories:
             check_name(name, "layer")
         for name, entry in committed.items():
+            if name not in memories and name in retired:
+                continue
             if name not in memories:
                 raise RunStateError(
                     f"layer {name!r} is committed but not among the memories "
