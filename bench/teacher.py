@@ -76,8 +76,8 @@ def curve(words: list[str], samples: int, seed: int, at: list[int]) -> dict[str,
     scenario = resolve(
         ["scenario=teacher-student", f"data.limit={samples}", f"seed={seed}", *words]
     )
-    loop, splits = build_loop(scenario, open_splits(scenario))
-    if splits.test is None:
+    loop, test, _ = build_loop(scenario, open_splits(scenario))
+    if test is None:
         raise SystemExit("the scenario has no test")
     found: dict[int, float] = {}
     r2: float | None = None
@@ -85,7 +85,7 @@ def curve(words: list[str], samples: int, seed: int, at: list[int]) -> dict[str,
         due = [mark for mark in at if mark <= loop.evaluation.samples and mark not in found]
         if not isinstance(event, Progress) or not due or not loop.learner.fitted:
             continue
-        *_, tested = held_out(loop.learner, splits.test)
+        *_, tested = held_out(loop.learner, test)
         if isinstance(tested, Tested):
             found[due[-1]] = float(tested.metrics["rmse"] or 0.0) ** 2
             r2 = tested.metrics["r2"]

@@ -4,31 +4,106 @@ import math
 from typing import NamedTuple
 
 from streamlearn.continual import AccuracyMatrix
+from streamlearn.delay import StreamLearner
 from streamlearn.errors import ConfigError
 from streamlearn.evaluation import evaluation_of
 from streamlearn.kinds import KernelSettings, ParametricSettings
 from streamlearn.learner import Learner
 from streamlearn.loop import Loop
+from streamlearn.recordlearner import RecordLearner
 from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
 from streamlearn.streams import EndlessStream, Splits, Stream, TeacherSpec, open_data
+from streamlearn.streams.base import Dataset
+from streamlearn.streams.records import open_records
 from streamlearn.streams.splits import hold_out
+from streamlearn.tasks import Classes
 from streamlearn.vit import patches_of
 
-from .schema import Scenario
+from .schema import RECORD_KINDS, Scenario
 
-__all__ = ["Parts", "build_loop", "build_stream", "open_splits", "settled"]
+__all__ = [
+    "Parts",
+    "build_loop",
+    "build_stream",
+    "may_widen",
+    "open_parts",
+    "open_splits",
+    "settle_task",
+    "settled",
+]
 
 
 class Parts(NamedTuple):
-    """The loop of a run and the data that it reads."""
+    """The loop of a run and the data that it is tested on, None where nothing is held out.
+
+    schema: what was found out about the columns of records, to be shown once.
+    """
 
     loop: Loop
-    splits: Splits
+    test: Dataset | None
+    schema: str = ""
+
+
+def open_parts(scenario: Scenario) -> Parts:
+    """The loop of a scenario over its data, at its beginning."""
+    if scenario.data.kind in RECORD_KINDS:
+        return _over_records(scenario)
+    return build_loop(scenario, open_splits(scenario))
+
+
+def settle_task(scenario: Scenario, parts: Parts) -> Scenario:
+    """The scenario with what was found out about the target of records, for all who resume."""
+    if scenario.data.kind not in RECORD_KINDS or scenario.data.task != "auto":
+        return scenario
+    task = "classes" if isinstance(parts.loop.learner.task, Classes) else "numbers"
+    data = scenario.data.model_copy(update={"task": task})
+    return scenario.model_copy(update={"data": data})
+
+
+def may_widen(learner: StreamLearner) -> bool:
+    """Whether it may have other layers than before."""
+    return isinstance(learner, RecordLearner)
+
+
+def _over_records(scenario: Scenario) -> Parts:
+    data = scenario.data
+    stream = open_records(
+        "river-generator" if data.kind == "generator" else data.kind,  # type: ignore[arg-type]
+        path=None if data.path is None else str(data.path),
+        target=data.target,
+        task=data.task,
+        name=data.name,
+        seed=scenario.seed if data.seed is None else data.seed,
+        limit=data.limit,
+        on_error=data.on_error,
+        ignore=data.ignore,
+        delimiter=data.delimiter,
+        idle_seconds=data.idle,
+    )
+    try:
+        learner = RecordLearner(
+            settled(scenario.learner_settings(), stream.total), regression=stream.schema.regression
+        )
+    except BaseException:
+        stream.close()
+        raise
+    evaluation = evaluation_of(learner.task, scenario.evaluation.window)
+    loop = Loop(learner, stream, evaluation, delay=scenario.stream.delay)
+    return Parts(loop, None, stream.schema.text())
 
 
 def open_splits(scenario: Scenario) -> Splits:
-    """Open the scenario's data; with `data.validation` a part of it stands in for the test set."""
+    """Open the scenario's data; with `data.validation` a part of it stands in for the test set.
+
+    Raises:
+        ConfigError: the data are records, which are not read by position.
+    """
     data = scenario.data
+    if data.kind in RECORD_KINDS:
+        raise ConfigError(
+            f"data={data.kind} is a stream of records, which can be run and resumed but not "
+            "compared, swept over or evaluated; its prequential figures are all there is"
+        )
     splits = open_data(
         data.kind,
         root=data.root,
@@ -86,7 +161,8 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
     learner.encoder.check(splits.train.feature_shape)
     evaluation = evaluation_of(learner.task, scenario.evaluation.window)
     matrix = _matrix(scenario, splits, stream) if alone else None
-    return Parts(Loop(learner, stream, evaluation, matrix), splits)
+    loop = Loop(learner, stream, evaluation, matrix, delay=scenario.stream.delay)
+    return Parts(loop, splits.test)
 
 
 def _matrix(scenario: Scenario, splits: Splits, stream: Stream) -> AccuracyMatrix | None:

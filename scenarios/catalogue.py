@@ -7,9 +7,12 @@ from typing import Any
 
 from streamlearn.errors import ConfigError
 
-__all__ = ["DEFAULT", "Entry", "catalogue", "read_scenario_file"]
+__all__ = ["DEFAULT", "RECORDS", "Entry", "catalogue", "read_scenario_file"]
 
 DEFAULT = "digits-onepass"
+
+RECORDS = "stdin"
+"""What is run where only a kind of data is named whose samples are records."""
 
 _FOLDER = Path(__file__).parent
 

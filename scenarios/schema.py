@@ -1,26 +1,44 @@
 """The schema of a scenario: the learner's settings, and the data, checkpoints and run around it."""
 
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
-from streamlearn.sections import OptionalInt, Settings, bare_kind
+from streamlearn.sections import OptionalFloat, OptionalInt, Settings, bare_kind
 from streamlearn.settings import LearnerSettings
 from streamlearn.storage.objects import ObjectPath, RunPath, resolve
 from streamlearn.streams.teachers import InputName, TeacherName
 
 __all__ = [
+    "RECORD_KINDS",
     "CheckpointSettings",
     "DataSettings",
     "EvaluationSettings",
     "RunSettings",
     "Scenario",
+    "StreamSettings",
 ]
 
 DataKind = Literal[
-    "cifar10", "cifar100", "mnist", "fashion", "folder", "digits", "river", "npz", "teacher"
+    "cifar10",
+    "cifar100",
+    "mnist",
+    "fashion",
+    "folder",
+    "digits",
+    "river",
+    "npz",
+    "teacher",
+    "jsonl",
+    "csv",
+    "parquet",
+    "watch",
+    "generator",
 ]
+
+RECORD_KINDS = frozenset({"jsonl", "csv", "parquet", "watch", "generator"})
+"""Kinds of data whose samples are records, learnt as they come, whatever they bring."""
 
 _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "cifar10": frozenset({"root", "download"}),
@@ -45,6 +63,11 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
             "seed",
         }
     ),
+    "jsonl": frozenset({"path", "target", "task", "ignore", "idle"}),
+    "csv": frozenset({"path", "target", "task", "ignore", "idle", "delimiter"}),
+    "parquet": frozenset({"path", "target", "task", "ignore"}),
+    "watch": frozenset({"path", "target", "task", "ignore", "idle", "delimiter"}),
+    "generator": frozenset({"name", "seed"}),
 }
 _KEYS_OF_EVERY_KIND = frozenset(
     {"kind", "order", "experiences", "limit", "on_error", "epochs", "augment", "validation"}
@@ -52,6 +75,17 @@ _KEYS_OF_EVERY_KIND = frozenset(
 _KEYS_OF_TEACHER = frozenset({"kind", "limit"})
 """Of those, the ones that mean something for samples that are made as they are read."""
 
+_KEYS_OF_RECORDS = frozenset({"kind", "limit", "on_error"})
+
+
+def _names(value: Any) -> Any:
+    """Names that are separated by commas."""
+    if isinstance(value, str):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    return value
+
+
+Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 
 _TEACHERS_WITH = {"hidden": ("residual",), "width": ("residual", "softmax"), "kappa": ("softmax",)}
 
@@ -61,8 +95,12 @@ class DataSettings(Settings):
 
     kind: DataKind = "digits"
     root: Path | None = Field(None, description="folder of the data set's files")
-    path: Path | None = Field(None, description="a zip file, folder or .npz file")
-    name: str | None = Field(None, description="a data set that river bundles, such as Shuttle")
+    path: Path | None = Field(
+        None, description="a file or folder; - is the standard input, for jsonl and csv"
+    )
+    name: str | None = Field(
+        None, description="a data set or generator of river, such as Shuttle or RandomRBFDrift"
+    )
     download: bool = Field(True, description="may be downloaded where it is not found")
     order: Literal["shuffled", "given", "classes"] = Field(
         "shuffled",
@@ -86,6 +124,16 @@ class DataSettings(Settings):
         "stop", description="what an unusable item does: stop the run, or be named and counted"
     )
 
+    target: str | None = Field(None, description="the column that is to be predicted")
+    task: Literal["auto", "classes", "numbers"] = Field(
+        "auto", description="what the target is; auto: numbers where some are not whole"
+    )
+    ignore: Names = Field((), description="columns to leave out, separated by commas")
+    delimiter: str | None = Field(None, description="of csv; found in the first lines if not given")
+    idle: OptionalFloat = Field(
+        None, gt=0, description="seconds without new rows that end a watched folder; none: never"
+    )
+
     teacher: TeacherName = Field("residual", description="the function that labels the samples")
     features: int = Field(100, ge=1, le=100_000, description="width of a sample")
     outputs: int = Field(1, ge=1, le=10_000, description="numbers of a target")
@@ -99,12 +147,21 @@ class DataSettings(Settings):
         None, ge=0, lt=2**63, description="of teacher and samples; none: the run's"
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _records_go_on(cls, given: Any) -> Any:
+        """Bad rows of a stream do not stop it, unless that is asked for."""
+        if isinstance(given, dict) and given.get("kind") in RECORD_KINDS:
+            return {"on_error": "skip", **given}
+        return given
+
     @model_validator(mode="after")
     def _keys_fit_kind(self) -> Self:
         every = _KEYS_OF_TEACHER if self.kind == "teacher" else _KEYS_OF_EVERY_KIND
+        every = _KEYS_OF_RECORDS if self.kind in RECORD_KINDS else every
         known = _KEYS_OF_KIND[self.kind] | every
         for key in sorted(self.model_fields_set - known):
-            if getattr(self, key) != type(self).model_fields[key].default:
+            if getattr(self, key) != _default_of(self, key):
                 raise ValueError(
                     f"data.{key} means nothing for data={self.kind}, which takes "
                     f"{', '.join(sorted(known - {'kind'}))}"
@@ -122,6 +179,18 @@ class DataSettings(Settings):
                 "set data.order=classes"
             )
         return self
+
+
+def _default_of(settings: DataSettings, key: str) -> Any:
+    return type(settings).model_fields[key].default
+
+
+class StreamSettings(Settings):
+    """How samples and their labels come."""
+
+    delay: int = Field(
+        0, ge=0, le=100_000_000, description="samples by which a label comes later than its sample"
+    )
 
 
 class EvaluationSettings(Settings):
@@ -172,6 +241,7 @@ class Scenario(LearnerSettings):
     name: str = "custom"
     summary: str = ""
     data: Annotated[DataSettings, BeforeValidator(bare_kind)] = DataSettings()
+    stream: StreamSettings = StreamSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     run: RunSettings = RunSettings()

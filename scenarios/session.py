@@ -29,6 +29,7 @@ from streamlearn.events import (
     MemoryStatus,
     Notice,
     Progress,
+    Skipped,
     Started,
     Stopped,
     Tested,
@@ -46,13 +47,17 @@ from streamlearn.storage import (
     check_name,
     resume_command,
 )
+from streamlearn.streams.records import Quarantine, Quarantined
 
-from .build import Parts, build_loop, open_splits
+from .build import Parts, build_loop, may_widen, open_parts, open_splits, settle_task
 from .schema import Scenario
 from .summary import final_metrics, summary_of, width_of
 from .words import expanded, override
 
 __all__ = ["Session", "evaluate"]
+
+QUARANTINE = "quarantine.jsonl"
+"""The file in a run's directory that has the rows that could not be used."""
 
 _LOG_SECONDS = 0.5
 
@@ -71,7 +76,7 @@ class Session:
         self.path = store.path
         self._store = store
         self._loop = parts.loop
-        self._splits = parts.splits
+        self._test = parts.test
         self._stop_reason: str | None = None
         self._loop.should_stop = lambda: self._stop_reason is not None
         self._committed_step = -1
@@ -85,6 +90,10 @@ class Session:
         self._disk_bytes = 0
         self._process = psutil.Process()
         self._notices: list[str] = []
+        # In an object store, where nothing can be appended to, the event log has the rows alone.
+        self._quarantine = (
+            Quarantine(store.path / QUARANTINE) if isinstance(store.path, Path) else None
+        )
         self._is_new = False  # then its beginning is in the log already
 
     @classmethod
@@ -114,17 +123,24 @@ class Session:
             }
         )
         scenario = scenario.model_copy(update={"learner": concrete})
-        parts = build_loop(scenario, open_splits(scenario))
-        store = RunStore.create(
-            runs, free, scenario=scenario.model_dump(mode="json"), scenario_name=scenario.name
-        )
+        parts = open_parts(scenario)
+        scenario = settle_task(scenario, parts)
+        try:
+            store = RunStore.create(
+                runs, free, scenario=scenario.model_dump(mode="json"), scenario_name=scenario.name
+            )
+        except BaseException:
+            parts.loop.stream.close()
+            raise
         session = cls(scenario, store, parts)
         try:
             session._logged(session._started())
             session._commit("running")
         except BaseException:
+            parts.loop.stream.close()
             store.discard()  # it holds nothing yet
             raise
+        session._notices += [parts.schema] if parts.schema else []
         session._is_new = True
         return session
 
@@ -151,8 +167,9 @@ class Session:
             )
         scenario = override(reader.scenario, words)
         store = RunStore.open(path)
+        parts: Parts | None = None
         try:
-            parts = build_loop(scenario, open_splits(scenario))
+            parts = open_parts(scenario)
             session = cls(scenario, store, parts)
             if store.manifest is None:  # killed before its first commit: begin at the beginning
                 session._commit("running")
@@ -167,6 +184,8 @@ class Session:
             for name, memory in session._loop.learner.memories().items():
                 store.open_memory(name, memory)
         except BaseException:
+            if parts is not None:
+                parts.loop.stream.close()
             store.close()
             raise
         return session
@@ -175,6 +194,8 @@ class Session:
         state = reader.state()
         self._loop.load_state_dict(state["loop"])
         self._peak_rss = int(state["peak_rss_bytes"])
+        if self._quarantine is not None:
+            self._quarantine.cut(int(state.get("quarantine_bytes", 0)))
         manifest = reader.manifest()
         if manifest is not None:
             self._disk_bytes = manifest.disk_bytes
@@ -220,6 +241,8 @@ class Session:
                     yield from self._stop()
                     return
                 continue
+            if isinstance(event, Skipped):
+                event = self._put_aside(event)
             if not isinstance(event, Progress):
                 yield self._logged(event)
                 continue
@@ -241,11 +264,11 @@ class Session:
             # The pass is safe before the test, which may take long, begins.
             yield self._commit("running")
         tested: Tested | None = None
-        if self._splits.test is not None and self.scenario.evaluation.test:
+        if self._test is not None and self.scenario.evaluation.test:
             began = time.perf_counter()
             for result in held_out(
                 self._loop.learner,
-                self._splits.test,
+                self._test,
                 linearise=self.scenario.evaluation.linearise,
             ):
                 if isinstance(result, Tested):
@@ -261,6 +284,13 @@ class Session:
         self._logged(finished)
         yield self._commit("finished", tested)
         yield finished
+
+    def _put_aside(self, event: Skipped) -> Skipped:
+        """Keep the text of a row that could not be used in a file of its own."""
+        if not event.raw or self._quarantine is None:
+            return event
+        self._quarantine.append([Quarantined(event.item, event.reason, event.raw)])
+        return dataclasses.replace(event, raw="")
 
     def _learning(self) -> Iterator[Event]:
         """The loop's events; what ends it badly finds all that was learnt before saved."""
@@ -322,6 +352,10 @@ class Session:
         began = time.perf_counter()
         loop = self._loop
         self._peak_rss = max(self._peak_rss, _peak_rss_bytes())
+        if self._quarantine is not None:
+            self._quarantine.sync()
+        memories = loop.learner.memories()
+        committed = self._store.manifest.layers if self._store.manifest else {}
         self._pending = self._store.begin(
             step=loop.step,
             samples=loop.evaluation.samples,
@@ -331,8 +365,11 @@ class Session:
                 "peak_rss_bytes": self._peak_rss,
                 "threads": torch.get_num_threads(),
                 "torch": torch.__version__,
+                "quarantine_bytes": 0 if self._quarantine is None else self._quarantine.size,
             },
-            memories=loop.learner.memories(),
+            memories=memories,
+            # A network that was made wider has other layers.
+            retired=set(committed) - set(memories) if may_widen(loop.learner) else (),
             summary=summary_of(loop, self.scenario.learner.kind, tested),
             keep=self.scenario.checkpoint.keep,
         )
@@ -423,7 +460,8 @@ class Session:
         return event
 
     def close(self) -> None:
-        """Let go of the run directory."""
+        """Let go of the data and of the run directory."""
+        self._loop.stream.close()
         self._store.close()
 
     def __enter__(self) -> Self:

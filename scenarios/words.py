@@ -12,8 +12,8 @@ from streamlearn.errors import ConfigError
 from streamlearn.kinds import COMMON, NETWORK_KINDS, NETWORK_SECTIONS
 from streamlearn.sections import explain
 
-from .catalogue import DEFAULT, catalogue, read_scenario_file
-from .schema import Scenario
+from .catalogue import DEFAULT, RECORDS, catalogue, read_scenario_file
+from .schema import RECORD_KINDS, Scenario
 
 __all__ = ["RESUMABLE", "expanded", "load_tables", "override", "resolve", "scenario_from", "split"]
 
@@ -22,6 +22,7 @@ RESUMABLE = (
     "checkpoint.every_steps",
     "checkpoint.keep",
     "data.download",
+    "data.idle",
     "data.on_error",
     "data.path",
     "data.root",
@@ -33,6 +34,8 @@ RESUMABLE = (
     "memory.host_budget",
 )
 """What may be given again when a run is resumed: nothing that what was learnt depends on."""
+
+STDIN = "-"
 
 _SECTIONS_WITH_KINDS = ("data", "encoder", "layer", "learner", "network")
 
@@ -51,7 +54,9 @@ def resolve(words: Sequence[str], common: Sequence[str] = ()) -> Scenario:
     own = [split(word) for word in words]
     pairs = [*(split(word) for word in common), *own]
     chosen = [value for key, value in pairs if key == "scenario"]
-    tables = load_tables(chosen[-1] if chosen else DEFAULT)
+    kinds = [value for key, value in pairs if _is_kind(key) and key.startswith("data")]
+    default = RECORDS if kinds and kinds[-1] in RECORD_KINDS else DEFAULT
+    tables = load_tables(chosen[-1] if chosen else default)
     _apply(tables, [pair for pair in pairs if pair[0] != "scenario"])
     scenario = scenario_from(tables)
     _refuse_unused(scenario, own)
@@ -219,7 +224,7 @@ def _anchored(scenario: Scenario) -> Scenario:
     update = {
         name: expanded(place).absolute()
         for name in ("root", "path")
-        if (place := getattr(data, name)) is not None
+        if (place := getattr(data, name)) is not None and str(place) != STDIN
     }
     changes: dict[str, Any] = {"data": data.model_copy(update=update)}
     weights = getattr(scenario.encoder, "weights", None)

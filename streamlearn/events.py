@@ -89,6 +89,7 @@ class Progress:
     `accuracy` is cumulative prequential, `windowed_accuracy` over the last window, `loss` the mean
     loss of this batch, `seconds` the time learnt so far over all sessions of the run,
     `learner_bytes` what the learner needs to predict and to go on learning, tuples included.
+    `waiting` samples were answered to and wait for their labels.
     `metrics` are mae, rmse, r2 and windowed_mae, … where targets are numbers.
     """
 
@@ -107,6 +108,7 @@ class Progress:
     memory: MemoryStatus | None = None
     learner_bytes: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
+    waiting: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,12 +133,16 @@ class ExperienceEnded:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """An item of the stream could not be used; it was named, counted and left out."""
+    """An item of the stream could not be used; it was named, counted and left out.
+
+    raw: what it was, where that is text.
+    """
 
     event: ClassVar[str] = "skipped"
     item: str
     reason: str
     skipped: int
+    raw: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,8 +228,8 @@ class Finished:
     continual: Mapping[str, Any] | None = None
 
 
-_SELDOM = ("metrics", "outputs", "linearised", "continual")
-"""What events say only where targets are numbers, of a linearised test, or of classes in turn."""
+_SELDOM = ("metrics", "outputs", "linearised", "continual", "waiting", "raw")
+"""What events say only where there is something to say."""
 
 Event = (
     Started

@@ -16,10 +16,11 @@ from streamlearn.encoders.base import as_float
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError, ShapeError
 from streamlearn.hardware import DeviceName, resolve_hardware
 from streamlearn.memory import Memory
-from streamlearn.models import Model, NetworkModel, ScaledModel, Scores
+from streamlearn.models import Model, NetworkModel, ScaledModel, Scores, Taken
 from streamlearn.saving import read_learner, write_learner
 from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree
+from streamlearn.streams.base import Rows
 from streamlearn.tasks import Classes, Outputs, Task, task_from
 
 __all__ = ["Learner", "Scores"]
@@ -197,6 +198,27 @@ class Learner:
         if fit and self.ready:
             self.flush()
         return Scores(answers, self.loss.of_answers(answers, targets).to(torch.float32))
+
+    def take(self, rows: Rows) -> Taken:
+        """`learn` for rows of a stream; the encoder's fit is left to `flush`."""
+        answers, losses = self.learn(rows.features, rows.targets, index=rows.index, fit=False)
+        return Taken(answers, self.task.checked(rows.targets, len(answers)), losses)
+
+    def labelled(self, rows: Rows) -> Rows:
+        """The rows that have a label: all of them."""
+        return rows
+
+    def losses(self, answers: Tensor, targets: Tensor) -> Tensor:
+        """The loss of each answer, (B,)."""
+        return self.loss.of_answers(answers, targets).to(torch.float32)
+
+    def rows_state(self, rows: Rows) -> StateTree:
+        """Rows as a state tree."""
+        return {"features": rows.features, "targets": rows.targets, "index": rows.index}
+
+    def rows_from(self, state: StateTree) -> Rows:
+        """The rows that `rows_state` described."""
+        return Rows(state["features"], state["targets"], state["index"])
 
     def flush(self, pulse: Callable[[], None] = lambda: None) -> bool:
         """Fit the encoder on the samples held back so far and learn them, in their order.

@@ -7,11 +7,13 @@ checkpoint at any event.
 import contextlib
 import time
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
+import torch
 
 from streamlearn.continual import AccuracyMatrix
+from streamlearn.delay import Delayed, StreamLearner
 from streamlearn.errors import DataError
 from streamlearn.evaluation import Evaluation, evaluation_of
 from streamlearn.events import (
@@ -25,8 +27,9 @@ from streamlearn.events import (
     Testing,
 )
 from streamlearn.learner import Learner
+from streamlearn.models import Taken
 from streamlearn.state import StateTree
-from streamlearn.streams.base import Dataset, Stream
+from streamlearn.streams.base import AnyStream, Dataset
 
 __all__ = ["Loop", "held_out"]
 
@@ -46,6 +49,8 @@ class Loop:
         stream: where its cursor stands.
         evaluation: the prequential counts, of the kind that suits the targets.
         matrix: what is measured whenever an experience of the stream was learnt.
+        delay: how many samples later than a sample its label comes; until then it is answered to
+            but neither scored nor learnt.
 
     Attributes:
         step: mini-batches consumed.
@@ -58,11 +63,13 @@ class Loop:
 
     def __init__(
         self,
-        learner: Learner,
-        stream: Stream,
+        learner: StreamLearner,
+        stream: AnyStream,
         evaluation: Evaluation,
         matrix: AccuracyMatrix | None = None,
+        delay: int = 0,
     ) -> None:
+        self.delayed = Delayed(learner, delay)
         self.learner = learner
         self.stream = stream
         self.evaluation = evaluation
@@ -98,25 +105,43 @@ class Loop:
             if batch is None:
                 break
             rows = batch.rows
+            taken: list[Taken] = []
             try:
-                scores = learner.learn(rows.features, rows.targets, index=rows.index, fit=False)
+                if self.delayed.delay:
+                    self.delayed.admit(rows, batch.position)
+                else:
+                    taken.append(self._counted(learner.take(rows)))
             except BaseException:
                 stream.position = position
                 raise
-            self.evaluation.update(scores.answers, rows.targets, scores.losses)
             self.step += 1
+            while self.delayed.due(batch.position):
+                taken.append(self._counted(self.delayed.late()))
             skipped, self.skipped = self.skipped, self.skipped + len(rows.skipped)
             for number, item in enumerate(rows.skipped, start=skipped + 1):
-                yield Skipped(item.item, item.reason, number)
-            yield self._progress(scores.losses.mean().item() if len(scores.losses) else 0.0)
+                yield Skipped(item.item, item.reason, number, getattr(item, "raw", ""))
+            yield self._progress(_mean_loss(taken))
+        while self.delayed.waiting:
+            if learner.ready:
+                yield from self._fit()
+                continue
+            taken = [self._counted(self.delayed.late())]
+            self.step += 1
+            yield self._progress(_mean_loss(taken))
         while learner.held:  # the stream was shorter than the encoder's fit
             yield from self._fit()
         yield from self._experiences()
         if self.evaluation.samples == 0:
             raise DataError(
-                f"the stream of {self.stream.dataset.name} held no usable sample "
+                f"the stream of {self.stream.name} held no usable sample "
                 f"({self.skipped} skipped); look at the data, or at data.limit"
             )
+
+    def _counted(self, taken: Taken) -> Taken:
+        """Count what was answered before it was learnt."""
+        if len(taken.losses):
+            self.evaluation.update(*taken)
+        return taken
 
     def _fit(self) -> Iterator[Progress | EncoderFitted | Notice]:
         """Fit the encoder and learn what was held back; a stop that is asked for ends it undone."""
@@ -184,6 +209,7 @@ class Loop:
             layers=self.layers(),
             learner_bytes=self.learner.nbytes,
             metrics=self.evaluation.metrics,
+            waiting=self.delayed.samples,
         )
 
     def layers(self) -> tuple[LayerStatus, ...]:
@@ -202,6 +228,7 @@ class Loop:
             "step": self.step,
             "skipped": self.skipped,
             "seconds": self.seconds,
+            "delayed": self.delayed.state_dict(),
         }
         if self.stream.experiences:
             state["experience"] = self.experience
@@ -216,9 +243,16 @@ class Loop:
         self.step = int(state["step"])
         self.skipped = int(state["skipped"])
         self.seconds = float(state["seconds"])
+        self.delayed.load_state_dict(state.get("delayed", {}))
         self.experience = int(state.get("experience", 0))
         if self.matrix is not None and state.get("matrix") is not None:
             self.matrix.load_state_dict(state["matrix"])
+
+
+def _mean_loss(taken: Sequence[Taken]) -> float:
+    """Over all rows that were learnt in a step, 0 if there are none."""
+    losses = [one.losses for one in taken if len(one.losses)]
+    return torch.cat(losses).mean().item() if losses else 0.0
 
 
 def held_out(

@@ -23,7 +23,7 @@ from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import resolve_hardware
 from streamlearn.kinds import GrowingSettings
 from streamlearn.losses import Loss
-from streamlearn.memory import accumulation_dtype
+from streamlearn.memory import Memory, accumulation_dtype
 from streamlearn.models import Model, NetworkModel
 from streamlearn.records import Record, RecordEncoder, plain
 from streamlearn.saving import take_tuples, tuples_of
@@ -57,6 +57,8 @@ class OpenLearner:
     Attributes:
         labels: the classes in the order in which they came.
         samples: how many were learnt.
+        widened: how often the network was made wider since `warmup` samples were learnt.
+        tiers: the budgets of the memories as they are now.
 
     Raises:
         ConfigError: settings of another kind of learner, or of a layer that cannot be widened.
@@ -91,6 +93,8 @@ class OpenLearner:
         self.labels: list[Hashable] = []
         self.samples = 0
         self._places: dict[Hashable, int] = {}
+        self.widened = 0
+        self.tiers = build_tiers(settings, self.hardware)
         self._model: Model | None = None
         self._widths = (0, 0)  # of codes and of outputs
         self._early: list[tuple[NDArray[np.float64], float]] = []
@@ -150,6 +154,36 @@ class OpenLearner:
         for start in range(0, len(rows), batch):
             self._learn(rows[start : start + batch], values[start : start + batch])
 
+    def test_then_train(
+        self, records: Sequence[Record], targets: Sequence[Any]
+    ) -> NDArray[np.float64]:
+        """Answer to one batch and learn it, where that can be in one forward pass.
+
+        Returns:
+            What `answer` said before, with columns of zeros for classes that came with this batch;
+            features are standardised by means that know the batch's.
+
+        Raises:
+            DataError, NotFiniteError: as `learn` does.
+        """
+        known, warm = len(self.labels), self.samples >= self.warmup
+        before = None if warm else self.answer(records)
+        if len(records) != len(targets) or not records:
+            self.learn(records, targets)
+            return self.answer(records)
+        values = self._checked(targets)
+        rows = [self.encoder.read(record, add=True) for record in records]
+        answers = self._learn(rows, values)
+        if self.regression:
+            return answers[:, 0] if before is None else before
+        found = answers[:, : len(self.labels)] if before is None else before
+        whole = np.zeros((len(rows), len(self.labels)))
+        whole[:, : found.shape[1]] = found
+        whole[:, known:] = 0.0
+        total = whole.sum(-1, keepdims=True)
+        np.divide(whole, total, out=whole, where=total > 0)
+        return whole
+
     def expect(self, labels: Sequence[Any]) -> None:
         """Make classes known before a sample of theirs comes.
 
@@ -157,6 +191,10 @@ class OpenLearner:
             DataError: a label that is missing or not hashable.
         """
         self._numbers(self._checked(labels))
+
+    def places(self, labels: Sequence[Any]) -> list[int]:
+        """The numbers of labels that have come."""
+        return [self._places[plain(label)] for label in labels]
 
     def _checked(self, targets: Sequence[Any]) -> list[Any]:
         """Labels that can be classes, or numbers that can be learnt."""
@@ -188,33 +226,43 @@ class OpenLearner:
                 self.labels.append(label)
         return [self._places[label] for label in targets]
 
-    def _learn(self, rows: Sequence[NDArray[np.float64]], targets: Sequence[Any]) -> None:
-        """Learn one batch, or raise and know only what the means have seen of it."""
-        held = self._model, self._widths, self._loss
+    def _learn(
+        self, rows: Sequence[NDArray[np.float64]], targets: Sequence[Any]
+    ) -> NDArray[np.float64]:
+        """Learn one batch, or raise and know only what the means have seen of it.
+
+        Returns:
+            What the network answered to it before, (n, outputs); means nothing in the warm-up.
+        """
+        held = self._model, self._widths, self._loss, self.widened, self.tiers
         labels, early = len(self.labels), len(self._early)
         try:
-            self._take_in(rows, self._numbers(targets))
+            return self._take_in(rows, self._numbers(targets))
         except BaseException:
-            self._model, self._widths, self._loss = held
+            self._model, self._widths, self._loss, self.widened, self.tiers = held
             self._masked = 0
             for label in self.labels[labels:]:
                 del self._places[label]
             del self.labels[labels:], self._early[early:]
             raise
 
-    def _take_in(self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]) -> None:
+    def _take_in(
+        self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]
+    ) -> NDArray[np.float64]:
         self.encoder.track(rows)
         before, after = self.samples, self.samples + len(rows)
         if before < self.warmup:
             self._early += zip(rows, numbers, strict=True)
         if before < self.warmup and after.bit_length() > before.bit_length():
             self._begin_anew()
+            answers = np.zeros((len(rows), 1))
         else:
             self._fit_widths()
-            self._step(rows, numbers)
+            answers = self._step(rows, numbers)
         self.samples = after
         if after >= self.warmup:
             self._early = []
+        return answers
 
     def _begin_anew(self) -> None:
         """A new network, which learns the samples that were kept."""
@@ -227,9 +275,13 @@ class OpenLearner:
         for start in range(0, len(rows), batch):
             self._step(rows[start : start + batch], numbers[start : start + batch])
 
-    def _step(self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]) -> None:
-        if self._model is not None:
-            self._model.learn(self._codes(rows), self._targets(numbers))
+    def _step(
+        self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]
+    ) -> NDArray[np.float64]:
+        assert self._model is not None
+        scores = self._model.learn(self._codes(rows), self._targets(numbers))
+        answers: NDArray[np.float64] = scores.answers.to(torch.float64).numpy()
+        return answers
 
     def _codes(self, rows: Sequence[NDArray[np.float64]]) -> Tensor:
         wide = accumulation_dtype(self.hardware.dtype)
@@ -263,6 +315,8 @@ class OpenLearner:
         model = build_model(settings, widths[0], task, self.hardware, tiers)
         if self._model is not None:
             widen_model(model, self._model)
+            self.widened += self.samples >= self.warmup
+        self.tiers = tiers
         self._model, self._widths = model, widths
         self._loss = task.loss(settings.learner.loss)
         self._masked = 0
@@ -282,6 +336,31 @@ class OpenLearner:
 
     # -- state -----------------------------------------------------------------------------------
 
+    def memories(self) -> dict[str, Memory]:
+        """The network's memories by layer name; none before anything was learnt."""
+        return {} if self._model is None else self._model.memories()
+
+    def state_dict(self, tags: Tags) -> StateTree:
+        """Everything but the tuples of `memories()`.
+
+        Args:
+            tags: writes names and labels.
+        """
+        return self._state(tags)
+
+    def load_state_dict(self, state: StateTree, tags: Tags) -> None:
+        """Restore that in a new learner of the same settings; `memories()` then want their tuples.
+
+        Raises:
+            FormatError: the state is one of numbers where this learns classes, or the reverse.
+        """
+        if state["regression"] != self.regression:
+            raise FormatError(
+                f"the saved learner learns {'numbers' if state['regression'] else 'classes'} but "
+                f"this one {'numbers' if self.regression else 'classes'}; give data.task as before"
+            )
+        self._load(state, tags)
+
     def _state(self, tags: Tags) -> StateTree:
         known = len(self.encoder)
         early = np.full((len(self._early), known), np.nan)
@@ -297,11 +376,12 @@ class OpenLearner:
             "early": torch.from_numpy(early),
             "early_targets": torch.tensor([number for _, number in self._early]).to(torch.float64),
             "widths": list(self._widths),
+            "widened": self.widened,
             "model": None if self._model is None else self._model.state_dict(),
         }
 
     def _saved(self, tags: Tags, extra: Mapping[str, Any]) -> tuple[dict[str, Tensor], str]:
-        memories = {} if self._model is None else self._model.memories()
+        memories = self.memories()
         tensors, tree = flatten({**self._state(tags), "extra": tags.encode(dict(extra))})
         counts = {name: len(memory) for name, memory in memories.items()}
         text = json.dumps({"state": tree, "tuples": counts}, sort_keys=True)
@@ -317,7 +397,7 @@ class OpenLearner:
             settings = LearnerSettings.model_validate_json(state["settings"])
             learner = cls(settings, regression=state["regression"], warmup=state["warmup"])
             learner._load(state, tags)
-            memories = {} if learner._model is None else learner._model.memories()
+            memories = learner.memories()
             take_tuples(what, memories, tensors, saved["tuples"])
             return learner, tags.decode(state["extra"])
         except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -326,14 +406,17 @@ class OpenLearner:
 
     def _load(self, state: StateTree, tags: Tags) -> None:
         self.samples = int(state["samples"])
+        widened = int(state.get("widened", 0))
         self.encoder.load_state_dict(state["encoder"], tags)
         self._numbers([] if self.regression else [tags.decode(label) for label in state["labels"]])
         targets = state["early_targets"].tolist()
         numbers = targets if self.regression else [int(target) for target in targets]
         self._early = list(zip(state["early"].numpy().copy(), numbers, strict=True))
+        self.widened = widened
         if state["model"] is None:
             return
         self._build((int(state["widths"][0]), int(state["widths"][1])))
+        self.widened = widened
         self._mask()
         if self._model is not None:
             self._model.load_state_dict(state["model"])

@@ -74,6 +74,11 @@ class RecordEncoder:
     def __len__(self) -> int:
         return len(self.columns)
 
+    @property
+    def width(self) -> int:
+        """Columns of a code that are in use: those of features, and the constant."""
+        return len(self.columns) + 1
+
     def read(self, record: Record, *, add: bool) -> Array:
         """One record as a raw row (columns,): numbers, NaN where they are missing; categories 0, 1.
 

@@ -11,7 +11,7 @@ from streamlearn.errors import ConfigError, FormatError, NotFiniteError, ShapeEr
 from streamlearn.losses import LOSSES, VALUE_LOSSES, Loss
 from streamlearn.state import StateTree
 
-__all__ = ["Classes", "Outputs", "Task", "task_from", "task_of_state"]
+__all__ = ["Classes", "OpenClasses", "Outputs", "Task", "task_from", "task_of_state"]
 
 _LARGEST = 1e15
 """Of a target: losses square it, in float32."""
@@ -94,6 +94,14 @@ class Classes:
                 f"the saved learner knows the classes {state['classes']} but this one "
                 f"{list(self.names)}; build it with the same classes in the same order"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class OpenClasses(Classes):
+    """Classification where classes come one after the other: any number of them, none at first."""
+
+    def __post_init__(self) -> None:
+        """Any names are right."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,7 +93,7 @@ def widen_model(model: Model, source: Model) -> None:
         source: is left as it is.
 
     Raises:
-        ConfigError: one of both has parameters of fixed size, or memories in a run on disk.
+        ConfigError: one of both has parameters of fixed size.
     """
     if isinstance(model, ScaledModel) and isinstance(source, ScaledModel):
         model.mean, model.deviation = source.mean.clone(), source.deviation.clone()
@@ -101,11 +101,6 @@ def widen_model(model: Model, source: Model) -> None:
     both = [m for m in (model, source) if isinstance(m, NetworkModel) and m.optimizer is None]
     if len(both) < 2 or both[0].growth is None or both[1].growth is None:
         raise ConfigError("only networks of growing layers can be widened; set learner=growing")
-    if any(memory.store is not None for memory in source.memories().values()):
-        raise ConfigError(
-            "a model whose tuples belong to a run on disk cannot be widened; begin with room for "
-            "all classes and features"
-        )
     state = both[1].state_dict()
     both[0].load_state_dict({**state, "parameters": both[0].state_dict()["parameters"]})
     memories = source.memories()

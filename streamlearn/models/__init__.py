@@ -1,6 +1,6 @@
 """Models over codes: what learns behind a learner's encoder, one module a kind."""
 
-from .base import Model, Scores
+from .base import Model, Scores, Taken
 from .discriminant import DiscriminantModel
 from .features import FeatureMap, FeaturesModel
 from .kernel import KernelModel
@@ -28,5 +28,6 @@ __all__ = [
     "ScaledModel",
     "Schedule",
     "Scores",
+    "Taken",
     "notes_for",
 ]

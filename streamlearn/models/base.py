@@ -9,7 +9,7 @@ from streamlearn.losses import Loss
 from streamlearn.memory import Memory
 from streamlearn.state import StateTree
 
-__all__ = ["Model", "Scores", "scored", "tensor_bytes"]
+__all__ = ["Model", "Scores", "Taken", "scored", "tensor_bytes"]
 
 
 class Scores(NamedTuple):
@@ -26,6 +26,18 @@ class Scores(NamedTuple):
     def probabilities(self) -> Tensor:
         """The answers of a classifier, by their own name."""
         return self.answers
+
+
+class Taken(NamedTuple):
+    """What came of rows that a learner answered to and then learnt.
+
+    answers: (B, C) of the labelled rows. targets: (B,) class indices, or (B, K) numbers.
+    losses: (B,).
+    """
+
+    answers: Tensor
+    targets: Tensor
+    losses: Tensor
 
 
 class Model(Protocol):

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +16,7 @@ from streamlearn.tasks import Task
 from .augment import Augmentation, AugmentName
 from .experiences import Experience, in_turn, labels_of
 
-__all__ = ["Batch", "Dataset", "OnError", "Order", "Rows", "SkippedItem", "Stream"]
+__all__ = ["AnyStream", "Batch", "Dataset", "OnError", "Order", "Rows", "SkippedItem", "Stream"]
 
 OnError = Literal["skip", "stop"]
 Order = Literal["shuffled", "given", "classes"]
@@ -87,6 +87,43 @@ class Batch:
 
     rows: Rows
     position: int
+
+
+class AnyStream(Protocol):
+    """What a loop asks of a stream; what its batches hold is between it and the learner.
+
+    position: consumed items; put back to where the last batch began, that batch comes again.
+    experiences: groups of the stream that are measured in turn.
+    """
+
+    position: int
+    experiences: tuple[Experience, ...]
+
+    @property
+    def name(self) -> str:
+        """What the stream is called, for people."""
+        ...
+
+    @property
+    def total(self) -> int | None:
+        """Items in all, None where that is not known or there is no end."""
+        ...
+
+    def batches(self, size: int, *, ahead: bool = False) -> Iterator[Any]:
+        """The remaining mini-batches, each with its `rows` and `position` after it."""
+        ...
+
+    def state_dict(self) -> StateTree:
+        """The cursor."""
+        ...
+
+    def load_state_dict(self, state: StateTree) -> None:
+        """Put the cursor back."""
+        ...
+
+    def close(self) -> None:
+        """Let go of whatever it reads from."""
+        ...
 
 
 class Stream:
@@ -172,6 +209,11 @@ class Stream:
         return len(self._items)
 
     @property
+    def name(self) -> str:
+        """What the data set is called."""
+        return self.dataset.name
+
+    @property
     def total(self) -> int | None:
         """Items over all epochs; None where there is no end."""
         return len(self._items)
@@ -227,6 +269,9 @@ class Stream:
             return rows
         features = self._augment(rows.features, rows.index, start // self.epoch_items)
         return replace(rows, features=features)
+
+    def close(self) -> None:
+        """Nothing stays open between two batches."""
 
     def state_dict(self) -> StateTree:
         """The cursor, and what must agree for it to mean the same items."""
