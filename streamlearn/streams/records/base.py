@@ -17,10 +17,10 @@ class BadRow(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Quarantined:
-    """A row that could not be used: where it stands, why, and what it says.
+    r"""A row that could not be used: where it stands, why, and what it says.
 
     item: such as "line 17 of events.jsonl" or "row 5 of part-1.parquet", both counted from 1.
-    raw: the line as it was read, bytes that are no UTF-8 as `\\xff`; or the row as JSON.
+    raw: the line as it was read, bytes that are no UTF-8 as `\xff`; or the row as JSON.
     """
 
     item: str
@@ -75,17 +75,20 @@ class Source(Protocol):
     """Where items come from, one after the other.
 
     name: for people. waits: whether items may come later, so that how many there are depends on the
-    time. count: of all items, None where it is not known. columns: all that there are, None where a
-    row may bring new ones. hints: kinds of columns that need not be guessed. regression: None where
-    it has to be guessed.
+    time. count: of all items, None where it is not known. hints: kinds of columns that need not be
+    guessed. regression: None where it has to be guessed.
     """
 
     name: str
     waits: bool
     count: int | None
-    columns: tuple[str, ...] | None
     hints: dict[str, str]
     regression: bool | None
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """All that there are, None where a row may bring new ones."""
+        ...
 
     @property
     def ended(self) -> bool:

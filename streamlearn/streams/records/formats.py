@@ -130,7 +130,7 @@ class Delimited:
         if self._delimiter is None:
             self._delimiter = _delimiter_of(text)
         try:
-            # An open quote takes the second line into the same row; a row that goes on began in one.
+            # An open quote takes the second line into the same row; a row goes on within one.
             lines = ['"' * later + text, "x"]
             return len(list(csv.reader(lines, delimiter=self._delimiter))) == 1
         except csv.Error:

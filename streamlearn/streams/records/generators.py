@@ -35,8 +35,8 @@ class RiverGenerator:
 
     Keywords stand in brackets, or each after a colon. ConceptDrift goes from the first generator to
     the second around item `position`, within `width` items. Values are numbers, texts, booleans or
-    tuples of these, read and never run. The seed goes to each generator that takes one and was given
-    none; the second one of a drift gets the seed after it.
+    tuples of these, read and never run. The seed goes to each generator that takes one and was
+    given none; the second one of a drift gets the seed after it.
 
     Generators have no state that could be saved: resuming makes the first items again and lets them
     go. That takes about as long as learning nothing: 2 µs (SEA) to 60 µs (RandomRBFDrift) an item.

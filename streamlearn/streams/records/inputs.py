@@ -1,4 +1,4 @@
-"""Text records out of files, and out of pipes, which are read by a thread as far as there is room."""
+"""Text records out of files, and out of pipes, which a thread reads as far as there is room."""
 
 import contextlib
 import os
@@ -158,6 +158,7 @@ class TextPipe(_TextSource):
         self._chunks: queue.Queue[tuple[float, bytes | OSError]] = queue.Queue(_HELD_CHUNKS)
         self._closed = threading.Event()
         self._oldest = 0.0  # when the first row that waits came
+        self._before: StateTree | None = None  # of the pipe that an earlier run read
         thread = threading.Thread(target=self._fill, args=(file,), name="read-records", daemon=True)
         thread.start()
 
@@ -209,8 +210,13 @@ class TextPipe(_TextSource):
                 self._finish()
         return self._taken(count)
 
+    def state(self, cursor: Cursor, position: int) -> StateTree:
+        """The place in this pipe, or that in the one before until a row of this one was used."""
+        return super().state(cursor, position) if cursor or not self._before else self._before
+
     def restore(self, state: StateTree, position: int) -> Cursor:
         """Go on with what comes."""
+        self._before = state
         if not self._reader.begun:
             self._reader.go_on(state)
         return None

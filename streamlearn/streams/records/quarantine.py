@@ -52,13 +52,16 @@ class Quarantine:
         try:
             if self._file is None:
                 # Not in append mode: a write that failed half-way is written over by the next.
-                self._file = open(self.path, "r+b" if self.path.exists() else "w+b")
+                self._file = self._opened()
             self._file.seek(self.size)
             self._file.write(data)
             self._file.flush()
         except OSError as error:
             raise self._refused(error) from error
         self.size += len(data)
+
+    def _opened(self) -> BinaryIO:
+        return open(self.path, "r+b" if self.path.exists() else "w+b")
 
     def sync(self) -> None:
         """Make what was appended durable."""

@@ -1,8 +1,10 @@
 """What the columns of a stream of records mean, found out from its first rows."""
 
 import difflib
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from decimal import Decimal
 from typing import Any, Literal
 
 from streamlearn.errors import ConfigError, FormatError
@@ -98,9 +100,11 @@ class Schema:
             return None
         if not self.regression:
             return value
-        found = number(value) if isinstance(value, str) else plain_number(value)
-        if isinstance(value, str) and value.strip() in MISSING:
-            return None
+        found = plain_number(value)
+        if isinstance(value, str):
+            found = number(value)
+            if value.strip() in MISSING or (found is not None and found != found):
+                return None
         try:
             if found is None or isinstance(found, bool):
                 raise OverflowError
@@ -243,13 +247,13 @@ def _feature(kind: str | None, value: Any) -> Any:
             return value
         if kind == "time":
             return seconds(value)
-        if kind == "boolean" and (found := truth(value)) is not None:
-            return found
+        if kind == "boolean" and (said := truth(value)) is not None:
+            return said
         if (found := number(value)) is not None:
-            return found
+            return plain_number(found)
         return None if value.strip() in MISSING else value
-    found = plain_number(value)
-    return seconds(value) if found is None else found
+    plain = plain_number(value)
+    return seconds(value) if plain is None else plain
 
 
 def _kind(values: Sequence[Any]) -> str:
@@ -277,11 +281,18 @@ def _kind(values: Sequence[Any]) -> str:
 
 
 def _are_numbers(labels: Iterable[Any]) -> bool:
-    """Whether all are finite numbers and at least one is no integer."""
-    found = [number(label) if isinstance(label, str) else plain_number(label) for label in labels]
-    if any(value is None or isinstance(value, bool) for value in found):
-        return False
-    return any(isinstance(value, float) and value != int(value) for value in found)
+    """Whether all that are not missing are numbers and at least one is no integer."""
+    fraction = False
+    for label in labels:
+        if isinstance(label, str) and label.strip() in MISSING:
+            continue
+        value = number(label) if isinstance(label, str) else label
+        if isinstance(value, Decimal):
+            value = float(value)
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return False
+        fraction |= isinstance(value, float) and math.isfinite(value) and not value.is_integer()
+    return fraction
 
 
 def _all_alike(values: Sequence[Any]) -> bool:

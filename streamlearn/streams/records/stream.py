@@ -286,7 +286,13 @@ class RecordStream:
         if cursor is not None:
             self._ahead.clear()
         if schema is not None:
-            self._schema = Schema.of_state(schema)
+            known = Schema.of_state(schema)
+            if self._asked.target not in (None, known.target):
+                raise FormatError(
+                    f"the run was learning {known.target!r} but data.target={self._asked.target} "
+                    "is asked for now; leave it as it was"
+                )
+            self._schema = known
         self._position, self._cursor = position, cursor
         self._last = (position, cursor, [])
 

@@ -39,9 +39,9 @@ class TextCursor:
 
 
 class TextReader:
-    """Takes bytes in, gives items out; how the bytes were cut into pieces changes nothing.
+    r"""Takes bytes in, gives items out; how the bytes were cut into pieces changes nothing.
 
-    Lines end with \\n only, as JSON Lines and CSV want it, so other separators that Unicode knows
+    Lines end with \n only, as JSON Lines and CSV want it, so other separators that Unicode knows
     may stand in text.
 
     Attributes:

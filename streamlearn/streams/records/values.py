@@ -9,7 +9,7 @@ from typing import Any
 
 from .base import BadRow
 
-__all__ = ["MISSING", "flat", "number", "seconds", "truth"]
+__all__ = ["MISSING", "flat", "number", "plain_number", "seconds", "truth"]
 
 DEPTH = 3
 """Names that are joined by dots; what is nested more deeply is left out."""
@@ -19,11 +19,12 @@ MISSING = frozenset({"", "?", "-", "NA", "N/A", "n/a", "nan", "NaN", "NAN", "nul
 
 _NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?", re.ASCII)
 _TIME = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}(?:[T ][0-9]{2}:[0-9]{2}.*)?", re.ASCII)
+_TRUTHS = {"true": True, "false": False}
 _EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 
 def number(text: str) -> float | None:
-    """The number that a text says, None if it says none or one beyond float64.
+    """The number that a text says, NaN if it is beyond float64, None if the text says none.
 
     Unlike `float`, it takes no words (infinity), underscores or digits of other scripts.
     """
@@ -31,12 +32,12 @@ def number(text: str) -> float | None:
     if _NUMBER.fullmatch(stripped) is None:
         return None
     value = float(stripped)
-    return value if math.isfinite(value) else None
+    return value if math.isfinite(value) else math.nan
 
 
 def truth(text: str) -> bool | None:
     """True or false in any case, else None."""
-    return {"true": True, "false": False}.get(text.strip().lower())
+    return _TRUTHS.get(text.strip().lower())
 
 
 def seconds(value: Any) -> float | None:
@@ -54,7 +55,7 @@ def seconds(value: Any) -> float | None:
     if isinstance(value, datetime.datetime):
         if value.tzinfo is None:
             value = value.replace(tzinfo=datetime.UTC)
-        return (value - _EPOCH).total_seconds()
+        return float((value - _EPOCH).total_seconds())
     if isinstance(value, datetime.date):
         return (value - _EPOCH.date()).total_seconds()
     if isinstance(value, datetime.timedelta):

@@ -28,7 +28,7 @@ _IDLE_SECONDS = 1.0
 
 @dataclass(frozen=True, slots=True)
 class WatchCursor:
-    """Files that are done, and the place in the one after them; without a source it was not begun."""
+    """Files that are done, and the place in the one after them, None if it was not begun."""
 
     done: int = 0
     source: Source | None = None
