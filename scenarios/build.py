@@ -4,6 +4,7 @@ import math
 from typing import NamedTuple
 
 from streamlearn.continual import AccuracyMatrix
+from streamlearn.drift import DriftMonitor
 from streamlearn.errors import ConfigError
 from streamlearn.evaluation import evaluation_of
 from streamlearn.kinds import KernelSettings, ParametricSettings
@@ -12,6 +13,7 @@ from streamlearn.loop import Loop
 from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
 from streamlearn.streams import EndlessStream, Splits, Stream, TeacherSpec, open_data
 from streamlearn.streams.splits import hold_out
+from streamlearn.tasks import Classes, Task
 from streamlearn.vit import patches_of
 
 from .schema import Scenario
@@ -86,7 +88,15 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
     learner.encoder.check(splits.train.feature_shape)
     evaluation = evaluation_of(learner.task, scenario.evaluation.window)
     matrix = _matrix(scenario, splits, stream) if alone else None
-    return Parts(Loop(learner, stream, evaluation, matrix), splits)
+    drift = _drift(scenario, learner.task)
+    return Parts(Loop(learner, stream, evaluation, matrix, drift), splits)
+
+
+def _drift(scenario: Scenario, task: Task) -> DriftMonitor | None:
+    """What hears the errors, if anything is to."""
+    if scenario.drift.detector == "none":
+        return None
+    return DriftMonitor(scenario.drift, binary=isinstance(task, Classes))
 
 
 def _matrix(scenario: Scenario, splits: Splits, stream: Stream) -> AccuracyMatrix | None:

@@ -25,7 +25,15 @@ from numpy.typing import NDArray
 
 from streamlearn.state import StateTree
 
-__all__ = ["Baselines", "Calibration", "above", "balanced_accuracy", "kappa", "log_losses", "macro_f1"]
+__all__ = [
+    "Baselines",
+    "Calibration",
+    "above",
+    "balanced_accuracy",
+    "kappa",
+    "log_losses",
+    "macro_f1",
+]
 
 BINS = 15
 """Of confidence."""
@@ -74,7 +82,7 @@ class Baselines:
     """How often two predictors that know no features would have been right.
 
     No-change predicts the label of the sample before, majority the class that most samples before
-    are of, the one with the lowest index where several are; neither predicts the first sample right.
+    are of, the one with the lowest index where several are. Neither is right about the first sample.
 
     Attributes:
         samples: counted; fewer than were evaluated where a run began without these figures.

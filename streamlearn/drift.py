@@ -1,9 +1,9 @@
 """Drift: a detector of river that hears each sample's error, and what is done when it rises.
 
 river's detectors cannot say their state without pickle, so what a detector has heard is kept
-instead, and a restored one hears it again. That stays short: a detector begins anew with each drift,
-as river's own do, and at the latest after `_Kind.most` values, of which the new one hears the last
-`_Kind.kept` again. Both happen at the same samples whether a run is resumed or not, so its signals
+instead, and a restored one hears it again. That stays short: a detector begins anew with each
+drift, as river's own do, and at the latest after `_Kind.most` values, of which the new one hears
+the last `_Kind.kept` again. Both happen at the same samples whether a run is resumed or not, so its signals
 are the same. 50,000 errors that are 0 or 1 take 6 KB and are heard again in 0.1 s; errors that are
 numbers are heard as float32.
 
@@ -21,10 +21,11 @@ from pydantic import Field
 from torch import Tensor
 
 from streamlearn.errors import ConfigError, FormatError
+from streamlearn.events import DriftDetected
 from streamlearn.sections import Settings
 from streamlearn.state import StateTree
 
-__all__ = ["Action", "Drift", "DriftMonitor", "DriftSettings"]
+__all__ = ["Action", "Adaptable", "Drift", "DriftMonitor", "DriftSettings"]
 
 Action: TypeAlias = Literal["none", "boost", "forget"]
 DetectorName: TypeAlias = Literal["none", "adwin", "kswin", "page-hinkley", "ddm"]
@@ -38,7 +39,10 @@ class DriftSettings(Settings):
 
     detector: DetectorName = Field("adwin", description="of river, or none")
     delta: float = Field(
-        0.002, gt=0, lt=1, description="of adwin: how probable a false signal may be; of kswin alpha"
+        0.002,
+        gt=0,
+        lt=1,
+        description="how probable a false signal may be, of adwin and kswin",
     )
     gap: int = Field(500, ge=0, description="samples after a drift in which no other is signalled")
     action: Action = Field(
@@ -61,6 +65,16 @@ class Drift(NamedTuple):
     before: float
     after: float
     window: int
+
+
+class Adaptable(Protocol):
+    """What a learner can do about drift; each says whether it was able to."""
+
+    def boost(self, factor: float, samples: int) -> bool:
+        """Learn faster for the next samples."""
+
+    def forget(self, samples: int) -> bool:
+        """Drop what was stored before the last samples."""
 
 
 class _Detector(Protocol):
@@ -172,6 +186,40 @@ class DriftMonitor:
             start = place
         self._heard = np.concatenate([self._heard, values[start:]])
         return found
+
+    def hear(
+        self, learner: Adaptable, errors: Tensor, samples: int, step: int
+    ) -> list[DriftDetected]:
+        """Hear the errors of a batch that was learnt, and let the learner answer to drift.
+
+        Args:
+            learner: what may learn faster or forget.
+            errors: (B,) of the batch, as for `update`.
+            samples: of the stream, this batch included.
+            step: of the batch.
+        """
+        return [
+            DriftDetected(
+                step=step,
+                samples=drift.sample,
+                detector=self.settings.detector,
+                before=drift.before,
+                after=drift.after,
+                window=drift.window,
+                action=self._answer(learner, drift.window + samples - drift.sample),
+            )
+            for drift in self.update(errors, samples - len(errors))
+        ]
+
+    def _answer(self, learner: Adaptable, window: int) -> Action:
+        """Do what the settings say; what was done."""
+        action = self.settings.action
+        done = False
+        if action == "boost":
+            done = learner.boost(self.settings.boost, self.settings.samples)
+        elif action == "forget":
+            done = learner.forget(window)
+        return action if done else "none"
 
     def _is_too_soon(self, drift: Drift) -> bool:
         return bool(self.recent) and drift.sample - self.recent[-1].sample < self.settings.gap

@@ -36,6 +36,4 @@ def evaluation_of(task: Task, window: int = 1000) -> Evaluation:
 
 def without_order(metrics: Metrics) -> Metrics:
     """Those that mean something for samples in no order, as of a held-out test."""
-    return {
-        name: value for name, value in metrics.items() if not name.startswith(_BY_ORDER)
-    }
+    return {name: value for name, value in metrics.items() if not name.startswith(_BY_ORDER)}

@@ -10,11 +10,15 @@ from collections import deque
 from collections.abc import Callable, Iterator
 
 import numpy as np
+from torch import Tensor
 
 from streamlearn.continual import AccuracyMatrix
+from streamlearn.drift import DriftMonitor
 from streamlearn.errors import DataError
-from streamlearn.evaluation import Evaluation, evaluation_of
+from streamlearn.evaluation import Evaluation, Prequential, evaluation_of, without_order
 from streamlearn.events import (
+    ClassArrived,
+    DriftDetected,
     EncoderFitted,
     ExperienceEnded,
     LayerStatus,
@@ -32,6 +36,8 @@ __all__ = ["Loop", "held_out"]
 
 _RATE_SECONDS = 5.0
 _TEST_ROWS = 512
+_FIRST_SAMPLES = 1000
+"""In which classes come without being told of."""
 
 
 class _Interrupted(Exception):
@@ -46,6 +52,7 @@ class Loop:
         stream: where its cursor stands.
         evaluation: the prequential counts, of the kind that suits the targets.
         matrix: what is measured whenever an experience of the stream was learnt.
+        drift: what hears the errors.
 
     Attributes:
         step: mini-batches consumed.
@@ -62,11 +69,13 @@ class Loop:
         stream: Stream,
         evaluation: Evaluation,
         matrix: AccuracyMatrix | None = None,
+        drift: DriftMonitor | None = None,
     ) -> None:
         self.learner = learner
         self.stream = stream
         self.evaluation = evaluation
         self.matrix = matrix
+        self.drift = drift
         self.experience = 0
         self.step = 0
         self.skipped = 0
@@ -77,7 +86,16 @@ class Loop:
 
     def events(
         self,
-    ) -> Iterator[Progress | EncoderFitted | ExperienceEnded | Testing | Skipped | Notice]:
+    ) -> Iterator[
+        Progress
+        | EncoderFitted
+        | ExperienceEnded
+        | ClassArrived
+        | DriftDetected
+        | Testing
+        | Skipped
+        | Notice
+    ]:
         """Score and learn batch after batch, to the end of the stream.
 
         Raises:
@@ -103,11 +121,13 @@ class Loop:
             except BaseException:
                 stream.position = position
                 raise
-            self.evaluation.update(scores.answers, rows.targets, scores.losses)
+            errors = self.evaluation.update(scores.answers, rows.targets, scores.losses)
             self.step += 1
+            changes = self._changes(errors)
             skipped, self.skipped = self.skipped, self.skipped + len(rows.skipped)
             for number, item in enumerate(rows.skipped, start=skipped + 1):
                 yield Skipped(item.item, item.reason, number)
+            yield from changes
             yield self._progress(scores.losses.mean().item() if len(scores.losses) else 0.0)
         while learner.held:  # the stream was shorter than the encoder's fit
             yield from self._fit()
@@ -117,6 +137,24 @@ class Loop:
                 f"the stream of {self.stream.dataset.name} held no usable sample "
                 f"({self.skipped} skipped); look at the data, or at data.limit"
             )
+
+    def _changes(self, errors: Tensor) -> list[ClassArrived | DriftDetected]:
+        """What the last batch showed of a stream that changes; drift is answered at once.
+
+        Args:
+            errors: (B,) of the batch, which was evaluated.
+        """
+        found: list[ClassArrived | DriftDetected] = []
+        # Classes that come in turn are told of by their experiences.
+        if isinstance(self.evaluation, Prequential) and not self.stream.experiences:
+            found += [
+                ClassArrived(self.step, sample, self.learner.classes[label])
+                for label, sample in self.evaluation.arrived
+                if sample > _FIRST_SAMPLES
+            ]
+        if self.drift is not None:
+            found += self.drift.hear(self.learner, errors, self.evaluation.samples, self.step)
+        return found
 
     def _fit(self) -> Iterator[Progress | EncoderFitted | Notice]:
         """Fit the encoder and learn what was held back; a stop that is asked for ends it undone."""
@@ -206,6 +244,8 @@ class Loop:
         if self.stream.experiences:
             state["experience"] = self.experience
             state["matrix"] = None if self.matrix is None else self.matrix.state_dict()
+        if self.drift is not None:
+            state["drift"] = self.drift.state_dict()
         return state
 
     def load_state_dict(self, state: StateTree) -> None:
@@ -219,6 +259,8 @@ class Loop:
         self.experience = int(state.get("experience", 0))
         if self.matrix is not None and state.get("matrix") is not None:
             self.matrix.load_state_dict(state["matrix"])
+        if self.drift is not None and "drift" in state:  # older runs had no ear for it
+            self.drift.load_state_dict(state["drift"])
 
 
 def held_out(
@@ -251,9 +293,5 @@ def held_out(
         loss=evaluation.loss,
         seconds=time.perf_counter() - started,
         linearised=linearise,
-        metrics={
-            name: value
-            for name, value in evaluation.metrics.items()
-            if not name.startswith("windowed")
-        },
+        metrics=without_order(evaluation.metrics),
     )
