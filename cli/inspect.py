@@ -1,17 +1,24 @@
 """`inspect`: what a run directory holds, read without touching it."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from streamlearn.storage import LayerEntry, RunPath, RunReader, resume_command
 
-from .describe import CONTINUAL, ERRORS, matrix_lines
-from .format import clean, count, duration, figure, number, percent, size, span
+from .describe import CONTINUAL, ERRORS, drift_sizes, matrix_lines
+from .format import MISSING, clean, count, duration, figure, number, percent, size, span
 from .json_lines import to_json
 from .output import Output
 from .status import run_status
 
 __all__ = ["describe_run", "inspect"]
+
+_CLASSES, _DRIFTS = 30, 5
+"""The most rows of their tables."""
+
+_NAME = 36
+"""The most letters of a class's name, so that its row fits a narrow terminal."""
 
 
 def inspect(path: RunPath, output: Output, json: bool) -> None:
@@ -98,6 +105,11 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines += ["", *_table(facts["layers"])]
     if facts.get("summary", {}).get("matrix"):
         lines += ["", *matrix_lines(facts["summary"])]
+    noted = facts.get("summary", {})
+    if noted.get("by_class"):
+        lines += ["", *_class_lines(noted["by_class"])]
+    if noted.get("recent_drifts"):
+        lines += ["", *_drift_lines(noted["recent_drifts"], noted["drifts"])]
     if facts["resume"]:
         lines += ["", f"resume with: {clean(facts['resume'])}"]
     return lines
@@ -124,7 +136,7 @@ def _value(name: str, value: Any) -> str:
         return str(value)
     if value is None:
         return number(None)
-    if "accuracy" in name or name in {key for _, key in CONTINUAL}:
+    if name.endswith(("accuracy", "_f1")) or name in {key for _, key in CONTINUAL}:
         return percent(value)
     if name.endswith(ERRORS):
         return figure(value)
@@ -149,8 +161,52 @@ def _table(layers: list[dict[str, Any]]) -> list[str]:
         )
         for layer in layers
     ]
+    return _columns(head, rows, left=("layer", "dtype"))
+
+
+def _class_lines(columns: dict[str, list[Any]]) -> list[str]:
+    """Accuracy by class; of many classes the first ones."""
+    names = [clean(name) for name in columns["class"]]
+    rows = [
+        (
+            f"{name[: _NAME - 3]}..." if len(name) > _NAME else name,
+            count(samples),
+            percent(recall),
+            count(first) if first else MISSING,
+        )
+        for name, samples, recall, first in zip(
+            names, *(columns[key] for key in ("samples", "recall", "first_seen")), strict=True
+        )
+    ]
+    head = ("class", "samples", "recall", "first at sample")
+    lines = _columns(head, rows[:_CLASSES], left=("class",))
+    if len(rows) > _CLASSES:
+        lines.append(f"{count(len(rows) - _CLASSES)} more classes; --json has them all")
+    return lines
+
+
+def _drift_lines(drifts: list[dict[str, Any]], total: int) -> list[str]:
+    """The last few drifts."""
+    last = drifts[-_DRIFTS:]
+    rows = [
+        (
+            count(drift["sample"]),
+            drift_sizes(drift["before"], drift["after"]),
+            count(drift["window"]),
+        )
+        for drift in last
+    ]
+    lines = _columns(("drift at sample", "mean error", "window"), rows)
+    if total > len(last):
+        lines.append(f"{count(total - len(last))} before these")
+    return lines
+
+
+def _columns(
+    head: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: Sequence[str] = ()
+) -> list[str]:
+    """Cells under their titles, those of the columns `left` begun at the left."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    left = ("layer", "dtype")
     return [
         "  ".join(
             f"{cell:<{width}}" if name in left else f"{cell:>{width}}"

@@ -82,7 +82,8 @@ class Baselines:
     """How often two predictors that know no features would have been right.
 
     No-change predicts the label of the sample before, majority the class that most samples before
-    are of, the one with the lowest index where several are. Neither is right about the first sample.
+    are of, the one with the lowest index where several are. Neither is right about the first of
+    all.
 
     Attributes:
         samples: counted; fewer than were evaluated where a run began without these figures.

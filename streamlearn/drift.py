@@ -3,9 +3,9 @@
 river's detectors cannot say their state without pickle, so what a detector has heard is kept
 instead, and a restored one hears it again. That stays short: a detector begins anew with each
 drift, as river's own do, and at the latest after `_Kind.most` values, of which the new one hears
-the last `_Kind.kept` again. Both happen at the same samples whether a run is resumed or not, so its signals
-are the same. 50,000 errors that are 0 or 1 take 6 KB and are heard again in 0.1 s; errors that are
-numbers are heard as float32.
+the last `_Kind.kept` again. Both happen at the same samples whether a run is resumed or not, so its
+signals are the same. 50,000 errors that are 0 or 1 take 6 KB and are heard again in 0.1 s; errors
+that are numbers are heard as float32.
 
 Detectors also find errors that fall. These are no drift: the detector begins anew, silently.
 """
