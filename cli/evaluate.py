@@ -15,7 +15,7 @@ __all__ = ["evaluate"]
 
 
 _MORE = (
-    ("balanced", "balanced_accuracy", percent),
+    ("balanced acc.", "balanced_accuracy", percent),
     ("macro F1", "macro_f1", percent),
     ("kappa", "kappa", number),
     ("log loss", "log_loss", number),

@@ -14,6 +14,23 @@ from .status import run_status
 
 __all__ = ["describe_run", "inspect"]
 
+_FIGURES = {
+    "kappa": "kappa",
+    "kappa_t": "kappa_t",
+    "kappa_m": "kappa_m",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "log_loss": "log loss",
+    "calibration_error": "calibration error",
+    "no_change_accuracy": "no-change accuracy",
+    "majority_accuracy": "majority accuracy",
+    "no_change_mae": "no-change mae",
+    "running_mean_mae": "running-mean mae",
+}
+"""What has a table of its own, over the whole stream and of the test: titles by name."""
+
+_IN_TABLE = frozenset(f"{part}_{name}" for part in ("prequential", "test") for name in _FIGURES)
+
 _CLASSES, _DRIFTS = 30, 5
 """The most rows of their tables."""
 
@@ -106,6 +123,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     if facts.get("summary", {}).get("matrix"):
         lines += ["", *matrix_lines(facts["summary"])]
     noted = facts.get("summary", {})
+    lines += _figure_lines(noted)
     if noted.get("by_class"):
         lines += ["", *_class_lines(noted["by_class"])]
     if noted.get("recent_drifts"):
@@ -123,7 +141,7 @@ def _steps(steps: list[int]) -> str:
 
 def _scalars(facts: dict[str, Any]) -> list[tuple[str, Any]]:
     """What the session noted at the commit, as far as it fits on a line each."""
-    shown = {"step", "samples", "position"}
+    shown = {"step", "samples", "position", *_IN_TABLE}
     return [
         (name, value)
         for name, value in facts["summary"].items()
@@ -162,6 +180,20 @@ def _table(layers: list[dict[str, Any]]) -> list[str]:
         for layer in layers
     ]
     return _columns(head, rows, left=("layer", "dtype"))
+
+
+def _figure_lines(summary: dict[str, Any]) -> list[str]:
+    """The figures that stand beside accuracies and errors, as far as there are any."""
+    rows = [
+        (
+            title,
+            *(_value(name, summary.get(f"{part}_{name}")) for part in ("prequential", "test")),
+        )
+        for name, title in _FIGURES.items()
+        if f"prequential_{name}" in summary
+    ]
+    head = ("figure", "prequential", "test")
+    return ["", *_columns(head, rows, left=("figure",))] if rows else []
 
 
 def _class_lines(columns: dict[str, list[Any]]) -> list[str]:

@@ -58,7 +58,8 @@ class Model:
     run: its path as text. phase: one word for what it is doing. curve: (samples, cumulative,
     windowed) prequential accuracy, or mean absolute error where targets are numbers. pace:
     (position, seconds). stopping: the signal that was heard. watching: whether another process does
-    the learning. drifts: samples at which drift was detected. The rest are the numbers of the last event that carried them, None before.
+    the learning. drifts: samples at which drift was detected. The rest are the numbers of the last
+    event that carried them, None before.
     """
 
     run: str = ""
