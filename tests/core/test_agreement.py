@@ -16,6 +16,12 @@ from streamlearn.agreement import BINS
 from streamlearn.evaluation import Prequential, PrequentialErrors, without_order
 from streamlearn.state import flatten, unflatten
 
+THEIRS = {
+    "kappa": "CohenKappa",
+    "balanced_accuracy": "BalancedAccuracy",
+    "macro_f1": "MacroF1",
+    "log_loss": "CrossEntropy",
+}
 SIZES = st.lists(st.integers(0, 12), min_size=1, max_size=8)
 
 
@@ -54,12 +60,7 @@ def test_figures_agree_with_river(sizes: list[int], classes: int, seed: int) -> 
     if not sum(sizes):
         assert set(found.values()) == {None}
         return
-    theirs: dict[str, Any] = {
-        "kappa": metrics.CohenKappa(),
-        "balanced_accuracy": metrics.BalancedAccuracy(),
-        "macro_f1": metrics.MacroF1(),
-        "log_loss": metrics.CrossEntropy(),
-    }
+    theirs: dict[str, Any] = {name: getattr(metrics, kind)() for name, kind in THEIRS.items()}
     for row, target in zip(parts[0], parts[1].tolist(), strict=True):
         for name, metric in theirs.items():
             answer = dict(enumerate(row.tolist())) if name == "log_loss" else int(row.argmax())
@@ -184,7 +185,7 @@ def test_arrivals_are_told_once_in_the_order_of_their_samples() -> None:
         count = len(labels)
         evaluation.update(torch.full((count, 4), 0.25), torch.tensor(labels, dtype=torch.int64),
                           torch.zeros(count))  # fmt: skip
-        return [tuple(arrival) for arrival in evaluation.arrived]
+        return [(label, sample) for label, sample in evaluation.arrived]
 
     assert update(2, 2, 0) == [(2, 1), (0, 3)]
     assert update() == []
