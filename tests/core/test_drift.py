@@ -1,5 +1,6 @@
 """Drift: what is signalled, that it is the same after every stop, and what learners do about it."""
 
+import importlib
 import json
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+import streamlearn.drift
 from streamlearn import Learner
 from streamlearn.drift import Action, Drift, DriftMonitor, DriftSettings
 from streamlearn.errors import ConfigError, FormatError
@@ -25,7 +27,6 @@ from streamlearn.tasks import Classes
 from .test_learner import content, growth_of, learner
 
 DETECTORS = ("adwin", "kswin", "page-hinkley", "ddm")
-ROWS = np.arange
 
 
 def monitor(detector: str = "adwin", binary: bool = True, **options: Any) -> DriftMonitor:
@@ -66,10 +67,9 @@ def test_errors_that_stay_or_fall_are_no_drift(detector: str) -> None:
 
 
 def test_adwin_signals_as_river_does_where_only_rises_come() -> None:
-    from river.drift import ADWIN
-
     values = errors(0.05, 0.5, 0.95, length=2000)
-    adwin, wanted = ADWIN(), []
+    adwin: Any = importlib.import_module("river.drift").ADWIN()
+    wanted = []
     for place, value in enumerate(values.tolist(), start=1):
         adwin.update(value)
         if adwin.drift_detected:
@@ -103,7 +103,7 @@ def test_numbers_are_heard_too_and_ddm_refuses_them() -> None:
         monitor("ddm", binary=False)
 
 
-def again(listener: DriftMonitor, **options: Any) -> DriftMonitor:
+def again(listener: DriftMonitor) -> DriftMonitor:
     tensors, tree = flatten(listener.state_dict())
     other = DriftMonitor(listener.settings, binary=listener.binary)
     other.load_state_dict(unflatten(tensors, json.loads(json.dumps(tree))))
@@ -125,10 +125,9 @@ def test_stops_change_no_signal(
     if not binary:
         values = values + torch.rand(len(values), generator=torch.Generator().manual_seed(1)) / 3
     with pytest.MonkeyPatch.context() as patch:
-        from streamlearn import drift
-
-        kind = drift._KINDS[detector]._replace(most=130, kept=110)  # begins anew often
-        patch.setitem(drift._KINDS, detector, kind)
+        kinds = streamlearn.drift._KINDS
+        kind = kinds[detector]._replace(most=130, kept=110)  # begins anew often
+        patch.setitem(kinds, detector, kind)
         whole = monitor(detector, binary, gap=20)
         wanted = heard(whole, values, sizes)
         stopped, found, start = monitor(detector, binary, gap=20), [], 0
@@ -168,7 +167,7 @@ class Turning:
     """Two classes at two places, which change places half-way; a third comes at the end."""
 
     name = "turning"
-    classes = ("a", "b", "c")
+    classes = ("0", "1", "2")
     task = Classes(classes)
     feature_shape = (4,)
 
@@ -190,7 +189,7 @@ class Turning:
 
 def turned(action: Action = "none", count: int = 3000, **options: Any) -> Loop:
     chosen = DriftSettings.model_validate({"action": action, **options})
-    model = learner(network={"hidden": 0}, layer={"kind": "softmax", "lr_value": 0.1})
+    model = learner(network={"hidden": 0}, layer={"kind": "softmax", "lr_value": 0.005})
     return Loop(model, Stream(Turning(count), order="given"), Prequential(3, 500), None,
                 DriftMonitor(chosen))  # fmt: skip
 
@@ -211,15 +210,15 @@ def test_a_drift_and_a_class_that_comes_late_are_told() -> None:
     assert (drifts[0].action, drifts[0].detector) == ("none", "adwin")
     assert drifts[0].step == -(-drifts[0].samples // 8)
     arrived = [event for event in events if isinstance(event, ClassArrived)]
-    assert arrived == [ClassArrived(375, 2996, "c")]  # a and b came with the first samples
+    assert arrived == [ClassArrived(375, 2996, "2")]  # the others came with the first samples
     assert loop.drift is not None
     assert [drift.sample for drift in loop.drift.recent] == [drift.samples for drift in drifts]
 
 
 @pytest.mark.parametrize("action", ["boost", "forget"])
 def test_an_answer_to_drift_brings_accuracy_back_sooner(action: Action) -> None:
-    answered, left = windowed(turned(action), 2400), windowed(turned(), 2400)
-    assert answered > left + 0.05
+    answered, left = windowed(turned(action), 2000), windowed(turned(), 2000)
+    assert answered > left + 0.2
 
 
 def test_forgetting_drops_what_is_older_than_the_window_and_no_starting_rows() -> None:
