@@ -176,7 +176,7 @@ def test_a_whole_run_by_the_commands(
     monkeypatch.setenv("COLUMNS", "80")
     assert run("inspect", "one") == 0
     lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
+    assert max(map(len, lines[1:])) <= 80  # the path is as long as it is
     text = "\n".join(lines)
     for wanted in ("figure", "kappa_t", "macro F1", "no-change accuracy", "first at sample",
                    "drift at sample", f"{drift['samples']:,}", "2,581"):  # fmt: skip
