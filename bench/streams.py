@@ -203,7 +203,7 @@ def write(path: Path, report: Path) -> None:
         f"sets are whole, generated streams have {', '.join(f'{n:,}' for n in samples)} samples; "
         "SEA and Agrawal go through four concepts, RandomRBFDrift moves all the time. One seed.",
         "",
-        "Prequential accuracy in percent, every sample predicted, scored, then learnt. The settings "
+        "Prequential accuracy in percent: each sample is predicted, scored, learnt. The settings "
         "of `GrowingClassifier` are its defaults, chosen once for all streams; river's learners "
         "have theirs. Speed is the harmonic mean over the streams.",
         "",

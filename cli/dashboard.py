@@ -12,6 +12,7 @@ from rich.cells import cell_len, set_cell_size
 from rich.console import Group, RenderableType
 from rich.text import Text
 
+from .describe import are_numbers
 from .format import MISSING, clean, clock, count, duration, figure, number, percent, rate, size
 from .model import Layer, Model
 from .plot import Curve, area, bar, plot, sparkline, styled
@@ -161,7 +162,7 @@ def _progress(page: _Page, width: int) -> Text:
 
 def _accuracy(page: _Page, width: int, plot_rows: int) -> list[Text]:
     model = page.model
-    if model.metrics:
+    if are_numbers(model.metrics):
         return _errors(page, width, plot_rows)
     facts = [
         ("cumulative", percent(model.accuracy), _CUMULATIVE),
@@ -174,11 +175,30 @@ def _accuracy(page: _Page, width: int, plot_rows: int) -> list[Text]:
         Curve(2, f"windowed {percent(model.windowed_accuracy, 1)}", _WINDOWED, dotted=True),
         Curve(1, f"cumulative {percent(model.accuracy, 1)}", _CUMULATIVE),
     ]
+    beside = _beside(model, width) if plot_rows > _SHORT_PLOT else []
+    rows = plot_rows - len(beside)
     return [
         _rule(page, "prequential accuracy", width),
         _bold_facts(facts),
-        *plot(model.curve, curves, width, plot_rows, page.unicode),
+        *beside,
+        *plot(model.curve, curves, width, rows, page.unicode, marks=model.drifts),
     ]
+
+
+def _beside(model: Model, width: int) -> list[Text]:
+    """A line with the figures of the baselines, and what a classifier has above them."""
+    metrics = model.metrics
+    if are_numbers(metrics):
+        names = (("no-change mae", "no_change_mae"), ("running-mean mae", "running_mean_mae"))
+        facts = [(title, figure(metrics[name])) for title, name in names if name in metrics]
+    else:
+        facts = [
+            ("no-change", percent(metrics.get("no_change_accuracy"), 1)),
+            ("majority", percent(metrics.get("majority_accuracy"), 1)),
+            *((name, number(metrics.get(name), 2)) for name in ("kappa", "kappa_t", "kappa_m")),
+        ]
+    fit = [n for n in range(1, len(facts) + 1) if _facts(facts[:n]).cell_len <= width]
+    return [_facts(facts[: fit[-1]])] if metrics and fit else []
 
 
 def _errors(page: _Page, width: int, plot_rows: int) -> list[Text]:
@@ -197,10 +217,13 @@ def _errors(page: _Page, width: int, plot_rows: int) -> list[Text]:
         Curve(2, f"windowed {figure(metrics.get('windowed_mae'))}", _WINDOWED, dotted=True),
         Curve(1, f"cumulative {figure(metrics.get('mae'))}", _CUMULATIVE),
     ]
+    beside = _beside(model, width) if plot_rows > _SHORT_PLOT else []
+    rows, marks = plot_rows - len(beside), model.drifts
     return [
         _rule(page, "prequential absolute error", width),
         _bold_facts(facts),
-        *plot(model.curve, curves, width, plot_rows, page.unicode, fractions=False),
+        *beside,
+        *plot(model.curve, curves, width, rows, page.unicode, fractions=False, marks=marks),
     ]
 
 

@@ -1,10 +1,12 @@
 """Events in words: the one line each that plain output and the dashboard's list of events show."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from streamlearn.events import (
     CheckpointSaved,
+    ClassArrived,
+    DriftDetected,
     EncoderFitted,
     Event,
     ExperienceEnded,
@@ -30,7 +32,16 @@ from .format import (
     span,
 )
 
-__all__ = ["CONTINUAL", "ERRORS", "describe", "matrix_lines", "summary", "tuple_totals"]
+__all__ = [
+    "CONTINUAL",
+    "ERRORS",
+    "are_numbers",
+    "describe",
+    "drift_sizes",
+    "matrix_lines",
+    "summary",
+    "tuple_totals",
+]
 
 ERRORS = ("mae", "rmse", "r2")
 """What is shown of answers that are numbers, by the names that events have for it."""
@@ -43,6 +54,16 @@ CONTINUAL = (
     ("forward transfer", "forward_transfer"),
 )
 """What is shown where classes come in turn, by the names that events have for it."""
+
+
+def are_numbers(metrics: Mapping[str, float | None]) -> bool:
+    """Whether metrics are of answers that are numbers, not classes."""
+    return any(name.endswith("mae") for name in metrics)
+
+
+def drift_sizes(before: float, after: float) -> str:
+    """Mean errors before and after a drift; figures say both shares and numbers in any unit."""
+    return f"{figure(before)} to {figure(after)}"
 
 
 def tuple_totals(progress: Progress) -> tuple[int, int]:
@@ -76,6 +97,14 @@ def _describe(event: Event) -> str:
             )
         case ExperienceEnded():
             return _experience(event)
+        case ClassArrived():
+            return f"class {event.label} came with sample {event.samples:,}"
+        case DriftDetected():
+            action = "" if event.action == "none" else f"; {event.action}"
+            return (
+                f"drift at sample {event.samples:,}, by {event.detector}: mean error "
+                f"{drift_sizes(event.before, event.after)}{action}"
+            )
         case Progress():
             return _progress(event)
         case Skipped():
@@ -131,7 +160,7 @@ def _targets(event: Started) -> str:
 
 def _quality(accuracy: float | None, metrics: Mapping[str, float | None], prefix: str = "") -> str:
     """How good answers are: their accuracy, or their errors where targets are numbers."""
-    if not metrics:
+    if not are_numbers(metrics):
         return f"accuracy {percent(accuracy)}"
     return ", ".join(f"{name} {figure(metrics.get(prefix + name))}" for name in ERRORS)
 
@@ -161,11 +190,17 @@ def _progress(event: Progress) -> str:
 def _both(event: Progress) -> list[str]:
     """The quality of all answers so far and of the last ones."""
     metrics = event.metrics
-    if not metrics:
-        return [
+    if not are_numbers(metrics):
+        parts = [
             f"accuracy {percent(event.accuracy)}",
             f"windowed {percent(event.windowed_accuracy)}",
         ]
+        if metrics:
+            parts += [
+                f"no-change {percent(metrics.get('no_change_accuracy'))}",
+                f"kappa {number(metrics.get('kappa'))}",
+            ]
+        return parts
     return [
         f"{name} {figure(metrics.get(name))} (windowed {figure(metrics.get('windowed_' + name))})"
         for name in ("mae", "rmse")
@@ -185,12 +220,20 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
         ("test accuracy", percent(event.test_accuracy)),
         ("prequential accuracy", percent(event.prequential_accuracy)),
     ]
-    if event.metrics:
+    metrics = event.metrics
+    if are_numbers(metrics):
         quality = [
-            (f"{part} {name}", figure(event.metrics.get(f"{part}_{name}")))
+            (f"{part} {name}", figure(metrics.get(f"{part}_{name}")))
             for part in ("test", "prequential")
             for name in ERRORS
         ]
+        quality += _rows(metrics, (("no-change mae", "no_change_mae", figure),
+                                   ("running-mean mae", "running_mean_mae", figure)))  # fmt: skip
+    quality += _rows(metrics, (("no-change accuracy", "no_change_accuracy", percent),
+                               ("majority accuracy", "majority_accuracy", percent),
+                               ("kappa", "kappa", number),
+                               ("kappa_t, no-change", "kappa_t", number),
+                               ("kappa_m, majority", "kappa_m", number)))  # fmt: skip
     figures = {} if event.continual is None else event.continual
     rows = [
         *quality,
@@ -207,6 +250,18 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
     if event.continual is not None:
         lines += [f"  {line}" for line in matrix_lines(event.continual)]
     return lines
+
+
+def _rows(
+    metrics: Mapping[str, float | None],
+    rows: Sequence[tuple[str, str, Callable[[float | None], str]]],
+) -> list[tuple[str, str]]:
+    """Figures over the whole stream, as far as there are any: title, name, and how they look."""
+    return [
+        (title, show(metrics[f"prequential_{name}"]))
+        for title, name, show in rows
+        if f"prequential_{name}" in metrics
+    ]
 
 
 def _how(tested: Tested) -> str:

@@ -5,13 +5,23 @@ from collections.abc import Iterable
 
 from streamlearn.events import Event, Tested
 
-from .describe import ERRORS
+from .describe import ERRORS, are_numbers
 from .format import count, figure, number, percent
 from .json_lines import JsonLines
 from .output import Output
 from .plain import PlainLines
 
 __all__ = ["evaluate"]
+
+
+_MORE = (
+    ("balanced acc.", "balanced_accuracy", percent),
+    ("macro F1", "macro_f1", percent),
+    ("kappa", "kappa", number),
+    ("log loss", "log_loss", number),
+    ("calibration", "calibration_error", number),
+)
+"""Figures of classes: title, name, and how they look."""
 
 
 def evaluate(events: Iterable[Event], output: Output, *, json: bool, quiet: bool) -> None:
@@ -26,7 +36,7 @@ def evaluate(events: Iterable[Event], output: Output, *, json: bool, quiet: bool
     for event in events:
         if isinstance(event, Tested):
             progress.close()
-            if event.metrics:
+            if are_numbers(event.metrics):
                 for name in ERRORS:
                     label = f"test {name}"
                     output.line(f"{label:<13}  {figure(event.metrics.get(name))}")
@@ -36,5 +46,8 @@ def evaluate(events: Iterable[Event], output: Output, *, json: bool, quiet: bool
                 output.line("linearised     1 + x for e^x in every growing layer")
             output.line(f"test loss      {number(event.loss, 4)}")
             output.line(f"samples        {count(event.samples)}")
+            for title, name, show in _MORE:
+                if name in event.metrics:
+                    output.line(f"{title:<13}  {show(event.metrics[name])}")
         else:
             progress.show(event)

@@ -1,17 +1,41 @@
 """`inspect`: what a run directory holds, read without touching it."""
 
 import time
+from collections.abc import Sequence
 from typing import Any
 
 from streamlearn.storage import LayerEntry, RunPath, RunReader, resume_command
 
-from .describe import CONTINUAL, ERRORS, matrix_lines
-from .format import clean, count, duration, figure, number, percent, size, span
+from .describe import CONTINUAL, ERRORS, drift_sizes, matrix_lines
+from .format import MISSING, clean, count, duration, figure, number, percent, size, span
 from .json_lines import to_json
 from .output import Output
 from .status import run_status
 
 __all__ = ["describe_run", "inspect"]
+
+_FIGURES = {
+    "kappa": "kappa",
+    "kappa_t": "kappa_t",
+    "kappa_m": "kappa_m",
+    "balanced_accuracy": "balanced accuracy",
+    "macro_f1": "macro F1",
+    "log_loss": "log loss",
+    "calibration_error": "calibration error",
+    "no_change_accuracy": "no-change accuracy",
+    "majority_accuracy": "majority accuracy",
+    "no_change_mae": "no-change mae",
+    "running_mean_mae": "running-mean mae",
+}
+"""What has a table of its own, over the whole stream and of the test: titles by name."""
+
+_IN_TABLE = frozenset(f"{part}_{name}" for part in ("prequential", "test") for name in _FIGURES)
+
+_CLASSES, _DRIFTS = 30, 5
+"""The most rows of their tables."""
+
+_NAME = 36
+"""The most letters of a class's name, so that its row fits a narrow terminal."""
 
 
 def inspect(path: RunPath, output: Output, json: bool) -> None:
@@ -98,6 +122,12 @@ def _lines(facts: dict[str, Any]) -> list[str]:
         lines += ["", *_table(facts["layers"])]
     if facts.get("summary", {}).get("matrix"):
         lines += ["", *matrix_lines(facts["summary"])]
+    noted = facts.get("summary", {})
+    lines += _figure_lines(noted)
+    if noted.get("by_class"):
+        lines += ["", *_class_lines(noted["by_class"])]
+    if noted.get("recent_drifts"):
+        lines += ["", *_drift_lines(noted["recent_drifts"], noted["drifts"])]
     if facts["resume"]:
         lines += ["", f"resume with: {clean(facts['resume'])}"]
     return lines
@@ -111,7 +141,7 @@ def _steps(steps: list[int]) -> str:
 
 def _scalars(facts: dict[str, Any]) -> list[tuple[str, Any]]:
     """What the session noted at the commit, as far as it fits on a line each."""
-    shown = {"step", "samples", "position"}
+    shown = {"step", "samples", "position", *_IN_TABLE}
     return [
         (name, value)
         for name, value in facts["summary"].items()
@@ -124,7 +154,7 @@ def _value(name: str, value: Any) -> str:
         return str(value)
     if value is None:
         return number(None)
-    if "accuracy" in name or name in {key for _, key in CONTINUAL}:
+    if name.endswith(("accuracy", "_f1")) or name in {key for _, key in CONTINUAL}:
         return percent(value)
     if name.endswith(ERRORS):
         return figure(value)
@@ -149,8 +179,66 @@ def _table(layers: list[dict[str, Any]]) -> list[str]:
         )
         for layer in layers
     ]
+    return _columns(head, rows, left=("layer", "dtype"))
+
+
+def _figure_lines(summary: dict[str, Any]) -> list[str]:
+    """The figures that stand beside accuracies and errors, as far as there are any."""
+    rows = [
+        (
+            title,
+            *(_value(name, summary.get(f"{part}_{name}")) for part in ("prequential", "test")),
+        )
+        for name, title in _FIGURES.items()
+        if f"prequential_{name}" in summary
+    ]
+    head = ("figure", "prequential", "test")
+    return ["", *_columns(head, rows, left=("figure",))] if rows else []
+
+
+def _class_lines(columns: dict[str, list[Any]]) -> list[str]:
+    """Accuracy by class; of many classes the first ones."""
+    names = [clean(name) for name in columns["class"]]
+    rows = [
+        (
+            f"{name[: _NAME - 3]}..." if len(name) > _NAME else name,
+            count(samples),
+            percent(recall),
+            count(first) if first else MISSING,
+        )
+        for name, samples, recall, first in zip(
+            names, *(columns[key] for key in ("samples", "recall", "first_seen")), strict=True
+        )
+    ]
+    head = ("class", "samples", "recall", "first at sample")
+    lines = _columns(head, rows[:_CLASSES], left=("class",))
+    if len(rows) > _CLASSES:
+        lines.append(f"{count(len(rows) - _CLASSES)} more classes; --json has them all")
+    return lines
+
+
+def _drift_lines(drifts: list[dict[str, Any]], total: int) -> list[str]:
+    """The last few drifts."""
+    last = drifts[-_DRIFTS:]
+    rows = [
+        (
+            count(drift["sample"]),
+            drift_sizes(drift["before"], drift["after"]),
+            count(drift["window"]),
+        )
+        for drift in last
+    ]
+    lines = _columns(("drift at sample", "mean error", "window"), rows)
+    if total > len(last):
+        lines.append(f"{count(total - len(last))} before these")
+    return lines
+
+
+def _columns(
+    head: tuple[str, ...], rows: Sequence[tuple[str, ...]], left: Sequence[str] = ()
+) -> list[str]:
+    """Cells under their titles, those of the columns `left` begun at the left."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
-    left = ("layer", "dtype")
     return [
         "  ".join(
             f"{cell:<{width}}" if name in left else f"{cell:>{width}}"

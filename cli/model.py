@@ -11,6 +11,7 @@ from typing import Any
 
 from streamlearn.events import (
     CheckpointSaved,
+    DriftDetected,
     EncoderFitted,
     Event,
     ExperienceEnded,
@@ -24,7 +25,7 @@ from streamlearn.events import (
     Testing,
 )
 
-from .describe import describe
+from .describe import are_numbers, describe
 from .records import to_event
 from .series import Series
 
@@ -57,7 +58,8 @@ class Model:
     run: its path as text. phase: one word for what it is doing. curve: (samples, cumulative,
     windowed) prequential accuracy, or mean absolute error where targets are numbers. pace:
     (position, seconds). stopping: the signal that was heard. watching: whether another process does
-    the learning. The rest are the numbers of the last event that carried them, None before.
+    the learning. drifts: samples at which drift was detected. The rest are the numbers of the last
+    event that carried them, None before.
     """
 
     run: str = ""
@@ -91,6 +93,7 @@ class Model:
     stopping: str | None = None
     watching: bool = False
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LINES))
+    drifts: deque[int] = field(default_factory=lambda: deque(maxlen=_LINES))
     curve: Series = field(default_factory=Series)
     pace: Series = field(default_factory=lambda: Series(128))
 
@@ -124,6 +127,8 @@ class Model:
             case ExperienceEnded():
                 self.testing = None
                 self.phase = "learning"
+            case DriftDetected():
+                self.drifts.append(event.samples)
             case Skipped():
                 self.skipped = max(self.skipped, event.skipped)
             case CheckpointSaved():
@@ -179,6 +184,8 @@ class Model:
         self.step, self.samples = event.step, event.samples
         self.position = min(self.position, event.samples) if self.position else event.samples
         self.curve.cut(event.samples)
+        while self.drifts and self.drifts[-1] > event.samples:
+            self.drifts.pop()
         for series in (self.pace, *(layer.growth for layer in self.layers.values())):
             series.cut(self.position)
         self.finished = self.stopped = self.testing = self.tested = self.stopping = None
@@ -193,7 +200,7 @@ class Model:
         self.accuracy, self.windowed_accuracy = event.accuracy, event.windowed_accuracy
         self.metrics = event.metrics
         whole, recent = event.accuracy, event.windowed_accuracy
-        if event.metrics:
+        if are_numbers(event.metrics):
             whole, recent = event.metrics.get("mae"), event.metrics.get("windowed_mae")
         # A log may say null where a number was none.
         if whole is not None and recent is not None and math.isfinite(whole + recent):

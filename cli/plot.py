@@ -4,7 +4,7 @@ Each curve is told apart by its shape (solid or dotted) and its label, colour co
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rich.text import Text
@@ -28,6 +28,10 @@ class Curve:
     label: str
     style: str
     dotted: bool = False
+
+
+_MARK = Curve(0, "", "red", dotted=True)
+"""How a mark looks."""
 
 
 def styled(text: str = "", style: str = "") -> Text:
@@ -92,6 +96,7 @@ def plot(
     unicode: bool = True,
     *,
     fractions: bool = True,
+    marks: Iterable[float] = (),
 ) -> list[Text]:
     """Numbers over x as `height` lines of exactly `width` columns, axes and labels included.
 
@@ -102,6 +107,7 @@ def plot(
         height: lines, the last of them the x axis.
         unicode: whether anything but ASCII may be used.
         fractions: whether they are fractions, shown as percentages.
+        marks: where dotted lines stand, below the curves.
     """
     gutter = 5 if fractions else 10
     rows, margin = height - 1, 1 + max((len(curve.label) for curve in curves), default=0)
@@ -115,6 +121,10 @@ def plot(
     canvas = _Canvas(columns, rows, across, down)
     labels: dict[int, Curve] = {}
     grid = _grid(first, last, columns * across)
+    for mark in marks:
+        if first <= mark <= last:
+            place = round((mark - first) / (last - first) * (columns * across - 1))
+            canvas.mark(place, len(curves))
     for index, curve in enumerate(curves):
         values = series.sample(grid, curve.column)
         heights = [_height(value, low, high, rows * down) for value in values]
@@ -125,7 +135,7 @@ def plot(
     for row in range(rows):
         line = styled(_tick(ticks.get(row), gutter - 1, fractions), "dim")
         line.append("┤" if unicode else "|", "dim")
-        _append_cells(line, canvas, row, curves, unicode)
+        _append_cells(line, canvas, row, [*curves, _MARK], unicode)
         label = labels.get(row)
         line.append(" ")
         if label is not None:
@@ -208,6 +218,11 @@ class _Canvas:
             for dot in stretch:
                 self._set(x, dot, curve)
             previous = y
+
+    def mark(self, x: int, owner: int) -> None:
+        """A dotted line from top to bottom."""
+        for y in range(0, len(self.masks) * self.down, _DOT_SPACING):
+            self._set(x, y, owner)
 
     def _set(self, x: int, y: int, curve: int) -> None:
         row, column = y // self.down, x // self.across

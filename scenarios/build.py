@@ -1,10 +1,11 @@
 """From a scenario to the objects of a run."""
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from streamlearn.continual import AccuracyMatrix
 from streamlearn.delay import StreamLearner
+from streamlearn.drift import DriftMonitor
 from streamlearn.errors import ConfigError
 from streamlearn.evaluation import evaluation_of
 from streamlearn.kinds import KernelSettings, ParametricSettings
@@ -16,7 +17,7 @@ from streamlearn.streams import EndlessStream, Splits, Stream, TeacherSpec, open
 from streamlearn.streams.base import Dataset
 from streamlearn.streams.records import open_records
 from streamlearn.streams.splits import hold_out
-from streamlearn.tasks import Classes
+from streamlearn.tasks import Classes, Task
 from streamlearn.vit import patches_of
 
 from .schema import RECORD_KINDS, Scenario
@@ -39,7 +40,7 @@ class Parts(NamedTuple):
     schema: what was found out about the columns of records, to be shown once.
     """
 
-    loop: Loop
+    loop: Loop[Any]
     test: Dataset | None
     schema: str = ""
 
@@ -88,7 +89,8 @@ def _over_records(scenario: Scenario) -> Parts:
         stream.close()
         raise
     evaluation = evaluation_of(learner.task, scenario.evaluation.window)
-    loop = Loop(learner, stream, evaluation, delay=scenario.stream.delay)
+    drift = _drift(scenario, learner.task)
+    loop = Loop(learner, stream, evaluation, drift=drift, delay=scenario.stream.delay)
     return Parts(loop, None, stream.schema.text())
 
 
@@ -161,8 +163,16 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
     learner.encoder.check(splits.train.feature_shape)
     evaluation = evaluation_of(learner.task, scenario.evaluation.window)
     matrix = _matrix(scenario, splits, stream) if alone else None
-    loop = Loop(learner, stream, evaluation, matrix, delay=scenario.stream.delay)
+    drift = _drift(scenario, learner.task)
+    loop = Loop(learner, stream, evaluation, matrix, drift, delay=scenario.stream.delay)
     return Parts(loop, splits.test)
+
+
+def _drift(scenario: Scenario, task: Task) -> DriftMonitor | None:
+    """What hears the errors, if anything is to."""
+    if scenario.drift.detector == "none":
+        return None
+    return DriftMonitor(scenario.drift, binary=isinstance(task, Classes))
 
 
 def _matrix(scenario: Scenario, splits: Splits, stream: Stream) -> AccuracyMatrix | None:

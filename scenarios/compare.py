@@ -199,7 +199,7 @@ class _Seat:
     """One learner while the stream goes by."""
 
     entrant: Entrant
-    loop: Loop | None
+    loop: Loop[Any] | None
     stream: _Handed
     events: Iterator[Any]
     curve: Curve = field(default_factory=Curve)

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
+from streamlearn.drift import DriftSettings
 from streamlearn.sections import OptionalFloat, OptionalInt, Settings, bare_kind
 from streamlearn.settings import LearnerSettings
 from streamlearn.storage.objects import ObjectPath, RunPath, resolve
@@ -236,13 +237,14 @@ class RunSettings(Settings):
 
 
 class Scenario(LearnerSettings):
-    """A whole run: learner, data, evaluation, checkpoints."""
+    """A whole run: learner, data, evaluation, drift, checkpoints."""
 
     name: str = "custom"
     summary: str = ""
     data: Annotated[DataSettings, BeforeValidator(bare_kind)] = DataSettings()
     stream: StreamSettings = StreamSettings()
     evaluation: EvaluationSettings = EvaluationSettings()
+    drift: DriftSettings = DriftSettings()
     checkpoint: CheckpointSettings = CheckpointSettings()
     run: RunSettings = RunSettings()
 
@@ -252,6 +254,28 @@ class Scenario(LearnerSettings):
             raise ValueError(
                 f"evaluation.linearise=true means nothing for learner={self.learner.kind} without "
                 "growing layers; leave it out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_answer_drift(self) -> Self:
+        action = self.drift.action
+        if action == "none":
+            return self
+        if self.drift.detector == "none":
+            raise ValueError(
+                f"drift.action={action} means nothing for drift.detector=none; set "
+                "drift.detector=adwin, or drift.action=none"
+            )
+        if not self.any_grows():
+            raise ValueError(
+                f"drift.action={action} means nothing for learner={self.learner.kind} without "
+                "growing layers; set drift.action=none"
+            )
+        if action == "forget" and getattr(self.learner, "revisit", "append") == "update":
+            raise ValueError(
+                "drift.action=forget drops tuples, and learner.revisit=update needs those of "
+                "earlier epochs; set learner.revisit=append, or drift.action=boost"
             )
         return self
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import psutil
 import torch
@@ -37,7 +37,7 @@ from streamlearn.events import (
     as_json,
 )
 from streamlearn.hardware import resolve_hardware
-from streamlearn.loop import held_out
+from streamlearn.loop import Loop, held_out
 from streamlearn.storage import (
     PendingCommit,
     RunPath,
@@ -75,7 +75,7 @@ class Session:
         self.scenario = scenario
         self.path = store.path
         self._store = store
-        self._loop = parts.loop
+        self._loop: Loop[Any] = parts.loop
         self._test = parts.test
         self._stop_reason: str | None = None
         self._loop.should_stop = lambda: self._stop_reason is not None
@@ -462,6 +462,8 @@ class Session:
     def close(self) -> None:
         """Let go of the data and of the run directory."""
         self._loop.stream.close()
+        if self._quarantine is not None:
+            self._quarantine.close()
         self._store.close()
 
     def __enter__(self) -> Self:

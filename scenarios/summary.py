@@ -3,13 +3,12 @@
 from collections.abc import Mapping
 from typing import Any
 
+from streamlearn.evaluation import Prequential, without_order
 from streamlearn.events import Tested
 from streamlearn.loop import Loop
 from streamlearn.tasks import Classes, Task
 
 __all__ = ["final_metrics", "summary_of", "width_of"]
-
-_ERRORS = ("mae", "rmse", "r2")
 
 
 def width_of(task: Task) -> dict[str, int]:
@@ -17,7 +16,7 @@ def width_of(task: Task) -> dict[str, int]:
     return {"classes" if isinstance(task, Classes) else "outputs": task.width}
 
 
-def summary_of(loop: Loop, kind: str, tested: Tested | None) -> dict[str, Any]:
+def summary_of(loop: Loop[Any], kind: str, tested: Tested | None) -> dict[str, Any]:
     """The facts of a run as it stands.
 
     Args:
@@ -39,20 +38,37 @@ def summary_of(loop: Loop, kind: str, tested: Tested | None) -> dict[str, Any]:
         "learner": kind,
         "learner_bytes": loop.learner.nbytes,
         **({} if loop.matrix is None else loop.matrix.summary()),
+        **({} if loop.drift is None else loop.drift.summary()),
+        **_by_class(loop),
     }
 
 
-def _test(loop: Loop, tested: Tested | None) -> dict[str, float | None]:
-    if isinstance(loop.learner.task, Classes):
-        return {"test_accuracy": None if tested is None else tested.accuracy}
-    found: Mapping[str, float | None] = {} if tested is None else tested.metrics
-    return {f"test_{name}": found.get(name) for name in _ERRORS}
-
-
-def final_metrics(loop: Loop, tested: Tested | None) -> dict[str, float | None]:
-    """Errors over the whole stream and of the test, where targets are numbers."""
-    if isinstance(loop.learner.task, Classes):
+def _by_class(loop: Loop[Any]) -> dict[str, Any]:
+    """The columns of a table with a row for each class, where there are classes."""
+    if not isinstance(loop.evaluation, Prequential):
         return {}
+    columns = loop.evaluation.by_class()
+    count = len(columns["samples"])
+    return {"by_class": {"class": list(loop.learner.classes[:count]), **columns}}
+
+
+def _test(loop: Loop[Any], tested: Tested | None) -> dict[str, float | None]:
+    """test_accuracy, test_mae, …; None before the test."""
+    accuracy: dict[str, float | None] = {}
+    if isinstance(loop.learner.task, Classes):
+        accuracy = {"test_accuracy": None if tested is None else tested.accuracy}
+    found: Mapping[str, float | None] = {} if tested is None else tested.metrics
+    names = without_order(loop.evaluation.metrics)
+    return {**accuracy, **{f"test_{name}": found.get(name) for name in names}}
+
+
+def final_metrics(loop: Loop[Any], tested: Tested | None) -> dict[str, float | None]:
+    """Figures of the test and over the whole stream, the accuracies left out."""
     metrics = loop.evaluation.metrics
-    whole = {f"prequential_{name}": metrics[name] for name in _ERRORS}
-    return _test(loop, tested) | whole
+    test = {name: value for name, value in _test(loop, tested).items() if name != "test_accuracy"}
+    whole = {
+        f"prequential_{name}": value
+        for name, value in metrics.items()
+        if not name.startswith("windowed_")
+    }
+    return test | whole

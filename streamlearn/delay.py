@@ -99,6 +99,14 @@ class StreamLearner(Protocol):
         """The loss of each answer, (B,)."""
         ...
 
+    def boost(self, factor: float, samples: int) -> bool:
+        """Learn faster for the next samples."""
+        ...
+
+    def forget(self, samples: int) -> bool:
+        """Drop what was stored before the last samples."""
+        ...
+
     def flush(self, pulse: Any = ...) -> bool:
         """Learn what is held back."""
         ...

@@ -2,8 +2,9 @@
 
 `as_json` turns an event into the one JSON object a line that `--json` prints and that the event log
 keeps: `{"event": "progress", "step": 12, …}`. Fractions are fractions (0.72), times are seconds,
-sizes are bytes. Where targets are numbers, accuracies are None and errors are in `metrics`, in the
-targets' own unit; elsewhere `metrics` and `outputs` are left out of the JSON.
+sizes are bytes. `metrics` has the figures of `agreement` where targets are classes. Where they are
+numbers, accuracies are None and errors are in `metrics`, in the targets' own unit; elsewhere
+`outputs` is left out of the JSON, as empty `metrics` are.
 """
 
 import dataclasses
@@ -13,6 +14,8 @@ from typing import Any, ClassVar
 
 __all__ = [
     "CheckpointSaved",
+    "ClassArrived",
+    "DriftDetected",
     "EncoderFitted",
     "Event",
     "ExperienceEnded",
@@ -90,7 +93,8 @@ class Progress:
     loss of this batch, `seconds` the time learnt so far over all sessions of the run,
     `learner_bytes` what the learner needs to predict and to go on learning, tuples included.
     `waiting` samples were answered to and wait for their labels.
-    `metrics` are mae, rmse, r2 and windowed_mae, … where targets are numbers.
+    `metrics` are kappa, no_change_accuracy, …, or mae, rmse, r2, windowed_mae, no_change_mae, …
+    where targets are numbers.
     """
 
     event: ClassVar[str] = "progress"
@@ -129,6 +133,38 @@ class ExperienceEnded:
     accuracies: tuple[float, ...] | None = None
     average_accuracy: float | None = None
     forgetting: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClassArrived:
+    """A class was among the targets for the first time, after the beginning of the stream.
+
+    samples: the number of its sample, from 1. label: its name.
+    """
+
+    event: ClassVar[str] = "class_arrived"
+    step: int
+    samples: int
+    label: str
+
+
+@dataclass(frozen=True, slots=True)
+class DriftDetected:
+    """The error has risen: the share of wrong answers, or the mean absolute error of numbers.
+
+    samples: the number of the sample at which it was found. before, after: mean errors before and
+    in the detector's window, of `window` samples. action: what was done, "none" too where the
+    encoder was not fitted yet.
+    """
+
+    event: ClassVar[str] = "drift"
+    step: int
+    samples: int
+    detector: str
+    before: float
+    after: float
+    window: int
+    action: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +217,10 @@ class Testing:
 
 @dataclass(frozen=True, slots=True)
 class Tested:
-    """The held-out test is scored: accuracy, or mae, rmse and r2, and mean loss."""
+    """The held-out test is scored: accuracy, or mae, rmse and r2, and mean loss.
+
+    metrics: those of `Progress` that do not depend on the order of samples.
+    """
 
     event: ClassVar[str] = "tested"
     samples: int
@@ -207,9 +246,9 @@ class Stopped:
 class Finished:
     """The stream is at its end and the run is complete.
 
-    metrics: test_mae, …, and prequential_mae, …, where targets are numbers. continual: the accuracy
-    matrix and its figures, see `continual`, where classes came in turn; left out of the JSON
-    elsewhere.
+    metrics: test_kappa, …, and prequential_kappa, …, or test_mae, … where targets are numbers.
+    continual: the accuracy matrix and its figures, see `continual`, where classes came in turn;
+    left out of the JSON elsewhere.
     """
 
     event: ClassVar[str] = "finished"
@@ -236,6 +275,8 @@ Event = (
     | EncoderFitted
     | Progress
     | ExperienceEnded
+    | ClassArrived
+    | DriftDetected
     | Skipped
     | CheckpointSaved
     | Notice

@@ -137,13 +137,37 @@ class Learner:
         Raises:
             ConfigError: there is no growing layer.
         """
-        model = self.model.model if isinstance(self.model, ScaledModel) else self.model
-        if not isinstance(model, NetworkModel):
+        network = self._network()
+        if network is None:
             raise ConfigError(
                 f"learner={self.settings.learner.kind} has no growing layer to linearise; leave "
                 "evaluation.linearise out"
             )
-        return model.linearised()
+        return network.linearised()
+
+    def _network(self) -> NetworkModel | None:
+        """The model, if it is a network."""
+        model = self.model.model if isinstance(self.model, ScaledModel) else self.model
+        return model if isinstance(model, NetworkModel) else None
+
+    def boost(self, factor: float, samples: int) -> bool:
+        """Multiply the rates of growing layers for the next samples; whether there are any."""
+        network = self._network()
+        if network is None or network.growth is None:
+            return False
+        network.boost(factor, samples)
+        return True
+
+    def forget(self, samples: int) -> bool:
+        """Drop what growing layers stored before the last samples; whether there are any.
+
+        What was written counts by whole steps, of `learner.batch` samples each.
+        """
+        network = self._network()
+        if network is None or network.growth is None:
+            return False
+        network.forget(-(-samples // self.settings.learner.batch))
+        return True
 
     def predict(self, features: Tensor) -> Tensor:
         """The most probable class of each sample, (B,) int64 indices, or values (B, outputs)."""

@@ -8,15 +8,20 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from typing import Generic, TypeVar
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from streamlearn.continual import AccuracyMatrix
 from streamlearn.delay import Delayed, StreamLearner
+from streamlearn.drift import DriftMonitor
 from streamlearn.errors import DataError
-from streamlearn.evaluation import Evaluation, evaluation_of
+from streamlearn.evaluation import Evaluation, Prequential, evaluation_of, without_order
 from streamlearn.events import (
+    ClassArrived,
+    DriftDetected,
     EncoderFitted,
     ExperienceEnded,
     LayerStatus,
@@ -33,15 +38,19 @@ from streamlearn.streams.base import AnyStream, Dataset
 
 __all__ = ["Loop", "held_out"]
 
+L = TypeVar("L", bound=StreamLearner)
+
 _RATE_SECONDS = 5.0
 _TEST_ROWS = 512
+_FIRST_SAMPLES = 1000
+"""In which classes come without being told of."""
 
 
 class _Interrupted(Exception):
     """A stop was asked for in the middle of the encoder's fit."""
 
 
-class Loop:
+class Loop(Generic[L]):
     """Test-then-train over a stream.
 
     Args:
@@ -49,6 +58,7 @@ class Loop:
         stream: where its cursor stands.
         evaluation: the prequential counts, of the kind that suits the targets.
         matrix: what is measured whenever an experience of the stream was learnt.
+        drift: what hears the errors.
         delay: how many samples later than a sample its label comes; until then it is answered to
             but neither scored nor learnt.
 
@@ -63,10 +73,11 @@ class Loop:
 
     def __init__(
         self,
-        learner: StreamLearner,
+        learner: L,
         stream: AnyStream,
         evaluation: Evaluation,
         matrix: AccuracyMatrix | None = None,
+        drift: DriftMonitor | None = None,
         delay: int = 0,
     ) -> None:
         self.delayed = Delayed(learner, delay)
@@ -74,6 +85,7 @@ class Loop:
         self.stream = stream
         self.evaluation = evaluation
         self.matrix = matrix
+        self.drift = drift
         self.experience = 0
         self.step = 0
         self.skipped = 0
@@ -84,7 +96,16 @@ class Loop:
 
     def events(
         self,
-    ) -> Iterator[Progress | EncoderFitted | ExperienceEnded | Testing | Skipped | Notice]:
+    ) -> Iterator[
+        Progress
+        | EncoderFitted
+        | ExperienceEnded
+        | ClassArrived
+        | DriftDetected
+        | Testing
+        | Skipped
+        | Notice
+    ]:
         """Score and learn batch after batch, to the end of the stream.
 
         Raises:
@@ -110,24 +131,28 @@ class Loop:
                 if self.delayed.delay:
                     self.delayed.admit(rows, batch.position)
                 else:
-                    taken.append(self._counted(learner.take(rows)))
+                    taken.append(learner.take(rows))
             except BaseException:
                 stream.position = position
                 raise
             self.step += 1
+            changes = [change for one in taken for change in self._counted(one)]
             while self.delayed.due(batch.position):
-                taken.append(self._counted(self.delayed.late()))
+                taken.append(self.delayed.late())
+                changes += self._counted(taken[-1])
             skipped, self.skipped = self.skipped, self.skipped + len(rows.skipped)
             for number, item in enumerate(rows.skipped, start=skipped + 1):
                 yield Skipped(item.item, item.reason, number, getattr(item, "raw", ""))
+            yield from changes
             yield self._progress(_mean_loss(taken))
         while self.delayed.waiting:
             if learner.ready:
                 yield from self._fit()
                 continue
-            taken = [self._counted(self.delayed.late())]
+            late = self.delayed.late()
             self.step += 1
-            yield self._progress(_mean_loss(taken))
+            yield from self._counted(late)
+            yield self._progress(_mean_loss([late]))
         while learner.held:  # the stream was shorter than the encoder's fit
             yield from self._fit()
         yield from self._experiences()
@@ -137,11 +162,29 @@ class Loop:
                 f"({self.skipped} skipped); look at the data, or at data.limit"
             )
 
-    def _counted(self, taken: Taken) -> Taken:
-        """Count what was answered before it was learnt."""
-        if len(taken.losses):
-            self.evaluation.update(*taken)
-        return taken
+    def _counted(self, taken: Taken) -> list[ClassArrived | DriftDetected]:
+        """Count what was answered before it was learnt; gives what that shows."""
+        if len(taken.losses) == 0:
+            return []
+        return self._changes(self.evaluation.update(*taken))
+
+    def _changes(self, errors: Tensor) -> list[ClassArrived | DriftDetected]:
+        """What the last batch showed of a stream that changes; drift is answered at once.
+
+        Args:
+            errors: (B,) of the batch, which was evaluated.
+        """
+        found: list[ClassArrived | DriftDetected] = []
+        # Classes that come in turn are told of by their experiences.
+        if isinstance(self.evaluation, Prequential) and not self.stream.experiences:
+            found += [
+                ClassArrived(self.step, sample, self.learner.classes[label])
+                for label, sample in self.evaluation.arrived
+                if sample > _FIRST_SAMPLES
+            ]
+        if self.drift is not None:
+            found += self.drift.hear(self.learner, errors, self.evaluation.samples, self.step)
+        return found
 
     def _fit(self) -> Iterator[Progress | EncoderFitted | Notice]:
         """Fit the encoder and learn what was held back; a stop that is asked for ends it undone."""
@@ -160,7 +203,7 @@ class Loop:
                 return
             matrix = self.matrix
             if matrix is not None:
-                yield from matrix.score(self.learner)
+                yield from matrix.score(self.learner)  # type: ignore[arg-type]  # of a data set
             self.experience += 1
             figures = {} if matrix is None else matrix.figures()
             yield ExperienceEnded(
@@ -233,6 +276,8 @@ class Loop:
         if self.stream.experiences:
             state["experience"] = self.experience
             state["matrix"] = None if self.matrix is None else self.matrix.state_dict()
+        if self.drift is not None:
+            state["drift"] = self.drift.state_dict()
         return state
 
     def load_state_dict(self, state: StateTree) -> None:
@@ -247,6 +292,8 @@ class Loop:
         self.experience = int(state.get("experience", 0))
         if self.matrix is not None and state.get("matrix") is not None:
             self.matrix.load_state_dict(state["matrix"])
+        if self.drift is not None and "drift" in state:  # older runs had no ear for it
+            self.drift.load_state_dict(state["drift"])
 
 
 def _mean_loss(taken: Sequence[Taken]) -> float:
@@ -285,9 +332,5 @@ def held_out(
         loss=evaluation.loss,
         seconds=time.perf_counter() - started,
         linearised=linearise,
-        metrics={
-            name: value
-            for name, value in evaluation.metrics.items()
-            if not name.startswith("windowed")
-        },
+        metrics=without_order(evaluation.metrics),
     )

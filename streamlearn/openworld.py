@@ -24,7 +24,7 @@ from streamlearn.hardware import resolve_hardware
 from streamlearn.kinds import GrowingSettings
 from streamlearn.losses import Loss
 from streamlearn.memory import Memory, accumulation_dtype
-from streamlearn.models import Model, NetworkModel
+from streamlearn.models import Model, NetworkModel, ScaledModel
 from streamlearn.records import Record, RecordEncoder, plain
 from streamlearn.saving import take_tuples, tuples_of
 from streamlearn.settings import LearnerSettings
@@ -333,6 +333,24 @@ class OpenLearner:
         """Bytes of the tuples, of the encoder's statistics and of samples that are kept."""
         tuples = 0 if self._model is None else self._model.nbytes
         return tuples + 32 * len(self.encoder) + sum(row.nbytes + 8 for row, _ in self._early)
+
+    def boost(self, factor: float, samples: int) -> bool:
+        """Multiply the rates of growing layers for the next samples; whether there are any."""
+        network = self._network()
+        if network is not None:
+            network.boost(factor, samples)
+        return network is not None
+
+    def forget(self, samples: int) -> bool:
+        """Drop what was stored before the last samples, in whole steps; whether there is any."""
+        network = self._network()
+        if network is not None:
+            network.forget(-(-samples // self.settings.learner.batch))
+        return network is not None
+
+    def _network(self) -> NetworkModel | None:
+        model = self._model.model if isinstance(self._model, ScaledModel) else self._model
+        return model if isinstance(model, NetworkModel) else None
 
     # -- state -----------------------------------------------------------------------------------
 

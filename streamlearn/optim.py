@@ -4,15 +4,20 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypedDict
 
+import torch
 from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.layers import GrowingLayer
-from streamlearn.memory import Memory, Tuples
+from streamlearn.memory import PRIOR, Memory, Tuples
 from streamlearn.retrieval import Forgetting
 from streamlearn.state import StateTree
 
 __all__ = ["FunctionalSGD", "Group"]
+
+
+_LOOKED_AT = 1 << 16
+"""Rows whose births are looked at together."""
 
 
 class Group(TypedDict):
@@ -94,6 +99,7 @@ class FunctionalSGD:
         stored: int = 0,
         notes: Mapping[str, Tensor] | None = None,
         before: Callable[[], object] | None = None,
+        factor: float = 1.0,
     ) -> Tensor | None:
         """Store what every layer's last forward and backward passes say.
 
@@ -107,6 +113,7 @@ class FunctionalSGD:
             notes: by column, (B, …) of each sample, for the memories that have such columns.
             before: called once nothing can refuse any more, before anything is stored; if it
                 raises, nothing is. For the step of other parameters, so that all move or none.
+            factor: of the rates, for this step alone.
 
         Returns:
             The closure's loss, if there is one.
@@ -117,7 +124,10 @@ class FunctionalSGD:
         loss = closure() if closure is not None else None
         writes: list[tuple[GrowingLayer, Tuples]] = []
         for group in self.param_groups:
-            rates = {"lr_value": group["lr_value"], "lr_weight": group["lr_weight"]}
+            rates = {
+                "lr_value": factor * group["lr_value"],
+                "lr_weight": factor * group["lr_weight"],
+            }
             for layer in group["layers"]:
                 writes += [(layer, tuples) for tuples in layer.pending(**rates)]
         again = None if places is None else places < stored
@@ -149,6 +159,19 @@ class FunctionalSGD:
         self._set_clock()
         return loss
 
+    def forget(self, steps: int) -> int:
+        """Drop what was written before the last so many steps; what a layer began with stays.
+
+        Returns:
+            How many tuples were dropped, over all layers.
+
+        Raises:
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        oldest = self.steps - steps + 1
+        layers = [layer for group in self.param_groups for layer in group["layers"]]
+        return sum(_drop_before(layer.memory, oldest) for layer in layers)
+
     def _set_clock(self) -> None:
         for group in self.param_groups:
             for layer in group["layers"]:
@@ -179,6 +202,18 @@ class FunctionalSGD:
             group["momentum"] = float(saved["momentum"])
             group["decay"] = float(saved["decay"])
         self._set_clock()
+
+
+def _drop_before(memory: Memory, step: int) -> int:
+    """Drop the tuples that were born before a step; how many these were."""
+    live = memory.live
+    for start in range(0, len(memory), _LOOKED_AT):
+        rows = torch.arange(start, min(start + _LOOKED_AT, len(memory)))
+        born = memory.gather(rows, ("born",))["born"].cpu()
+        memory.drop(rows[(born > PRIOR) & (born < step)])
+        if bool((born >= step).all()):  # rows stand in the order of their births
+            break
+    return live - memory.live
 
 
 def _chosen(tuples: Tuples, which: Tensor) -> Tuples:

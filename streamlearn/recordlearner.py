@@ -151,6 +151,14 @@ class RecordLearner:
         found = torch.from_numpy(answers)
         return found[:, None] if self.open.regression else found.to(torch.float32)
 
+    def boost(self, factor: float, samples: int) -> bool:
+        """Learn faster for the next samples; whether it can."""
+        return self.open.boost(factor, samples)
+
+    def forget(self, samples: int) -> bool:
+        """Drop what was stored before the last samples; whether it can."""
+        return self.open.forget(samples)
+
     def flush(self, pulse: Callable[[], None] = lambda: None) -> bool:
         """Nothing is held back."""
         return False

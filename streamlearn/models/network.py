@@ -62,6 +62,8 @@ class NetworkModel:
         self.rehearsal = rehearsal
         self.adjust = adjust
         self.leave_out = leave_out
+        self._boost = 1.0  # factor of growing layers' rates
+        self._boosted = 0  # samples after which it is over
         self.places = Places() if update and growth is not None else None
         first = next(network.parameters(), None)
         self._dtype = None if first is None else first.dtype
@@ -128,13 +130,29 @@ class NetworkModel:
         index: Tensor | None,
         move: Callable[[], object] | None,
     ) -> None:
+        factor = self._boost if self.samples < self._boosted else 1.0
         if written is None:
-            growth.step(before=move)
+            growth.step(before=move, factor=factor)
             return
-        growth.step(places=written.places, stored=written.stored, notes=written.notes, before=move)
+        growth.step(
+            places=written.places,
+            stored=written.stored,
+            notes=written.notes,
+            before=move,
+            factor=factor,
+        )
         if self.places is not None:
             new = written.places[: len(written.places) - written.drawn]
             self.places.keep(new, index)
+
+    def boost(self, factor: float, samples: int) -> None:
+        """Multiply the rates of growing layers for the next so many samples; not over and over."""
+        self._boost, self._boosted = factor, self.samples + samples
+
+    def forget(self, steps: int) -> None:
+        """Drop what growing layers stored before the last so many steps."""
+        if self.growth is not None:
+            self.growth.forget(steps)
 
     def _left_out(self, codes: Tensor, own: Tensor) -> Tensor:
         """The network's output without the row of each layer that is a sample's own; -1 is none."""
@@ -235,6 +253,7 @@ class NetworkModel:
         """Parameters, both optimizers and the count of samples."""
         return {
             "samples": self.samples,
+            "boost": [self._boost, self._boosted],
             "growth": None if self.growth is None else self.growth.state_dict(),
             "optimizer": None if self.optimizer is None else state_tree(self.optimizer),
             "places": None if self.places is None else self.places.state_dict(),
@@ -266,6 +285,8 @@ class NetworkModel:
         if self.places is not None:
             self.places.load_state_dict(state["places"])
         self.samples = int(state["samples"])
+        boost, boosted = state.get("boost", (1.0, 0))
+        self._boost, self._boosted = float(boost), int(boosted)
         for memory in self.memories().values():
             memory.clear()
         if self.rehearsal is not None:

@@ -60,7 +60,7 @@ def test_forgetting_is_at_least_what_backward_transfer_lost(rows: list[list[floa
     assert lost >= -moved - 1e-12
 
 
-def made(samples: int | None = None, **sections: Any) -> Loop:
+def made(samples: int | None = None, **sections: Any) -> Loop[Any]:
     section = {"batch": 8, "dtype": "float32", "rehearsal": 8}
     model = learner(**{"learner": section, **sections})
     stream = Stream(Known(150), order="classes", seed=2)

@@ -52,7 +52,7 @@ class Blobs:
         return Rows(self.features[kept], self.targets[kept], kept, skipped)
 
 
-def made(dataset: Blobs, **sections: Any) -> Loop:
+def made(dataset: Blobs, **sections: Any) -> Loop[Any]:
     model = learner(**sections)
     return Loop(model, Stream(dataset, seed=2), Prequential(CLASSES, 50))
 
@@ -163,7 +163,7 @@ def test_a_stream_without_a_usable_sample_is_an_error(count: int) -> None:
 # -- left and taken up -----------------------------------------------------------------------------
 
 
-def saved(loop: Loop) -> tuple[dict[str, Tensor], str, dict[str, list[Any]]]:
+def saved(loop: Loop[Any]) -> tuple[dict[str, Tensor], str, dict[str, list[Any]]]:
     """All that a run directory keeps of a loop, as copies."""
     tensors, tree = flatten(loop.state_dict())
     rows = {
@@ -173,7 +173,9 @@ def saved(loop: Loop) -> tuple[dict[str, Tensor], str, dict[str, list[Any]]]:
     return tensors, json.dumps(tree), rows
 
 
-def resumed(kept: tuple[dict[str, Tensor], str, dict[str, list[Any]]], loop: Loop) -> Loop:
+def resumed(
+    kept: tuple[dict[str, Tensor], str, dict[str, list[Any]]], loop: Loop[Any]
+) -> Loop[Any]:
     tensors, tree, rows = kept
     loop.load_state_dict(unflatten(tensors, json.loads(tree)))
     for name, memory in loop.learner.memories().items():
@@ -261,7 +263,7 @@ def test_a_batch_that_cannot_be_learnt_is_the_next_one_again() -> None:
     dataset = Blobs(100)
     loop, whole = made(dataset), made(Blobs(100))
     list(whole.events())
-    bad = int(loop.stream._items[61])
+    bad = int(loop.stream._items[61])  # type: ignore[attr-defined]
     good = dataset.features[bad].clone()
     dataset.features[bad, 3] = float("nan")
     with pytest.raises(NotFiniteError, match="feature 3 of row 5 is nan"):

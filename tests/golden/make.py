@@ -55,7 +55,8 @@ def load_learner(path: Path) -> Learner:
     loop.load_state_dict(reader.state()["loop"])
     for name, memory in loop.learner.memories().items():
         reader.load_memory(name, memory)
-    return loop.learner
+    learner: Learner = loop.learner
+    return learner
 
 
 def change_some_rows(path: Path) -> None:

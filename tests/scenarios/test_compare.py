@@ -81,7 +81,7 @@ def test_a_learner_that_fails_is_left_out_and_the_others_go_on() -> None:
             raise NotFiniteError("the rate is too high; lower it")
         return learn(*given, **named)
 
-    loop.learner.learn = diverging  # type: ignore[method-assign]
+    loop.learner.learn = diverging
     events = list(comparison.events())
     failed = next(event for event in events if isinstance(event, LearnerFailed))
     assert (failed.learner, failed.position) == ("growing", 160)

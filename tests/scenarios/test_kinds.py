@@ -102,7 +102,7 @@ def test_a_schedule_ends_with_the_stream(tmp_path: Path) -> None:
     with begin(tmp_path, "run", COMMON + KINDS["cosine"]) as session:
         list(session.events())
         settings = session._loop.learner.settings.learner
-    assert settings.schedule_samples == 400  # type: ignore[union-attr]
+    assert settings.schedule_samples == 400
 
 
 def test_a_stream_longer_than_a_kernel_machine_takes_is_refused_before_it_begins(
