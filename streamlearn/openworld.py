@@ -17,21 +17,21 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from streamlearn.build import build_model, build_tiers, check_task
+from streamlearn.build import check_task
 from streamlearn.errors import ConfigError, DataError, FormatError
 from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import resolve_hardware
 from streamlearn.kinds import GrowingSettings
-from streamlearn.losses import Loss
-from streamlearn.memory import Memory, accumulation_dtype
-from streamlearn.models import Model, NetworkModel, ScaledModel
-from streamlearn.records import Record, RecordEncoder, plain
+from streamlearn.members import Member, Mixture
+from streamlearn.memory import Memory
+from streamlearn.models import NetworkModel
+from streamlearn.records import Record, RecordEncoder, View, plain
 from streamlearn.saving import take_tuples, tuples_of
 from streamlearn.settings import LearnerSettings
 from streamlearn.state import StateTree, flatten, unflatten
 from streamlearn.tagged import Tags
 from streamlearn.tasks import Classes, Outputs
-from streamlearn.widening import classes_room, features_room, loss_of_first, widen_model
+from streamlearn.tiers import Tiers
 
 __all__ = ["OpenLearner"]
 
@@ -53,6 +53,8 @@ class OpenLearner:
         settings: of a growing learner; `encoder` and `learner.cold_start` mean nothing here.
         regression: whether targets are numbers.
         warmup: samples, at least 1.
+        others: further networks that learn beside the first, each by its view of records and its
+            settings; all answer together, see `members`.
 
     Attributes:
         labels: the classes in the order in which they came.
@@ -65,7 +67,12 @@ class OpenLearner:
     """
 
     def __init__(
-        self, settings: LearnerSettings, *, regression: bool = False, warmup: int = 64
+        self,
+        settings: LearnerSettings,
+        *,
+        regression: bool = False,
+        warmup: int = 64,
+        others: Sequence[tuple[View, LearnerSettings]] = (),
     ) -> None:
         if not isinstance(settings.learner, GrowingSettings):
             raise ConfigError(
@@ -92,15 +99,24 @@ class OpenLearner:
         self.encoder = RecordEncoder()
         self.labels: list[Hashable] = []
         self.samples = 0
-        self._places: dict[Hashable, int] = {}
         self.widened = 0
-        self.tiers = build_tiers(settings, self.hardware)
-        self._model: Model | None = None
-        self._widths = (0, 0)  # of codes and of outputs
+        self._places: dict[Hashable, int] = {}
         self._early: list[tuple[NDArray[np.float64], float]] = []
-        self._loss: Loss | None = None
-        self._masked = 0  # classes that the model's loss knows
-        check_task(settings, self._task(2))
+        self._members = [
+            Member(own, view, self.hardware, regression=regression)
+            for view, own in (("standardised", settings), *others)
+        ]
+        self._mixture = Mixture(len(self._members), regression=regression)
+        check_task(settings, Outputs(1) if regression else Classes(("0", "1")))
+
+    @property
+    def tiers(self) -> Tiers:
+        """The budgets of the first network's memories as they are now."""
+        return self._members[0].tiers
+
+    @property
+    def _begun(self) -> bool:
+        return self._members[0].model is not None
 
     # -- predicting and learning -----------------------------------------------------------------
 
@@ -111,20 +127,26 @@ class OpenLearner:
             DataError: a feature is neither a number nor a category.
         """
         rows = [self.encoder.read(record, add=False) for record in records]
-        if self.regression and self._model is None:
+        if self.regression and not self._begun:
             return np.zeros(len(rows))
-        if self._model is None or not rows:
+        if not self._begun or not rows:
             return np.zeros((len(rows), len(self.labels))[: 1 if self.regression else 2])
         parts = []
         with torch.no_grad():
             for start in range(0, len(rows), _PREDICT_ROWS):
-                parts.append(self._model.answer(self._codes(rows[start : start + _PREDICT_ROWS])))
-        answers: NDArray[np.float64] = torch.cat(parts).to(torch.float64).numpy()
+                part = rows[start : start + _PREDICT_ROWS]
+                said = [m.answer(m.codes(self.encoder, part)) for m in self._members]
+                parts.append(self._mixture.together([self._known(answers) for answers in said]))
+        answers = np.concatenate(parts)
+        return answers[:, 0] if self.regression else answers
+
+    def _known(self, answers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Probabilities of the classes that came, or values as they are."""
         if self.regression:
-            return answers[:, 0]
+            return answers
         answers = answers[:, : len(self.labels)]
-        answers /= answers.sum(-1, keepdims=True)
-        return answers
+        whole: NDArray[np.float64] = answers / answers.sum(-1, keepdims=True)
+        return whole
 
     def predict(self, records: Sequence[Record]) -> list[Any]:
         """The most probable label of each, None before anything was learnt; or values."""
@@ -232,15 +254,18 @@ class OpenLearner:
         """Learn one batch, or raise and know only what the means have seen of it.
 
         Returns:
-            What the network answered to it before, (n, outputs); means nothing in the warm-up.
+            What was answered to it before, (n, classes) or (n, 1); means nothing in the warm-up.
         """
-        held = self._model, self._widths, self._loss, self.widened, self.tiers
+        held = [member.held() for member in self._members], self.widened
+        mixed = self._mixture.scores, self._mixture.weight
         labels, early = len(self.labels), len(self._early)
         try:
             return self._take_in(rows, self._numbers(targets))
         except BaseException:
-            self._model, self._widths, self._loss, self.widened, self.tiers = held
-            self._masked = 0
+            for member, before in zip(self._members, held[0], strict=True):
+                member.put_back(before)
+            self.widened = held[1]
+            self._mixture.scores, self._mixture.weight = mixed
             for label in self.labels[labels:]:
                 del self._places[label]
             del self.labels[labels:], self._early[early:]
@@ -257,7 +282,6 @@ class OpenLearner:
             self._begin_anew()
             answers = np.zeros((len(rows), 1))
         else:
-            self._fit_widths()
             answers = self._step(rows, numbers)
         self.samples = after
         if after >= self.warmup:
@@ -265,12 +289,14 @@ class OpenLearner:
         return answers
 
     def _begin_anew(self) -> None:
-        """A new network, which learns the samples that were kept."""
-        self._model = None
-        self._fit_widths()
+        """New networks, which learn the samples that were kept."""
         rows, numbers = zip(*self._early, strict=True)
-        if self._model is not None:
-            self._model.start(self._codes(rows), self._targets(numbers))
+        self._mixture = Mixture(len(self._members), regression=self.regression)
+        for member in self._members:
+            member.model = None
+            member.fit_widths(self.encoder, len(self.labels))
+            assert member.model is not None
+            member.model.start(member.codes(self.encoder, rows), self._targets(numbers))
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
             self._step(rows[start : start + batch], numbers[start : start + batch])
@@ -278,85 +304,57 @@ class OpenLearner:
     def _step(
         self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]
     ) -> NDArray[np.float64]:
-        assert self._model is not None
-        scores = self._model.learn(self._codes(rows), self._targets(numbers))
-        answers: NDArray[np.float64] = scores.answers.to(torch.float64).numpy()
+        wider = [member.fit_widths(self.encoder, len(self.labels)) for member in self._members]
+        self.widened += any(wider) and self.samples >= self.warmup
+        targets = self._targets(numbers)
+        said = [
+            self._known(member.learn(member.codes(self.encoder, rows), targets))
+            for member in self._members
+        ]
+        answers = self._mixture.together(said)
+        self._mixture.judge(said, numbers)
         return answers
-
-    def _codes(self, rows: Sequence[NDArray[np.float64]]) -> Tensor:
-        wide = accumulation_dtype(self.hardware.dtype)
-        codes = self.encoder.encode(rows, self._widths[0])
-        return codes.to(self.hardware.device, wide)
 
     def _targets(self, numbers: Sequence[float]) -> Tensor:
         if self.regression:
             return torch.tensor(numbers, dtype=torch.float64)[:, None]
         return torch.tensor(numbers, dtype=torch.int64)
 
-    # -- widths ----------------------------------------------------------------------------------
-
-    def _task(self, outputs: int) -> Classes | Outputs:
-        if self.regression:
-            return Outputs(1)
-        return Classes(tuple(str(place) for place in range(outputs)))
-
-    def _fit_widths(self) -> None:
-        """Make a network with room for every feature and class, if this one has none."""
-        outputs = 1 if self.regression else classes_room(len(self.labels))
-        widths = (features_room(len(self.encoder) + 1), max(outputs, self._widths[1]))
-        if self._model is None or widths != self._widths:
-            self._build(widths)
-        self._mask()
-
-    def _build(self, widths: tuple[int, int]) -> None:
-        settings = self.settings
-        tiers = build_tiers(settings, self.hardware)
-        task = self._task(widths[1])
-        model = build_model(settings, widths[0], task, self.hardware, tiers)
-        if self._model is not None:
-            widen_model(model, self._model)
-            self.widened += self.samples >= self.warmup
-        self.tiers = tiers
-        self._model, self._widths = model, widths
-        self._loss = task.loss(settings.learner.loss)
-        self._masked = 0
-
-    def _mask(self) -> None:
-        if self._loss is None or self.regression or self._masked == len(self.labels):
-            return
-        if isinstance(self._model, NetworkModel):
-            self._model.loss = loss_of_first(self._loss, len(self.labels))
-            self._masked = len(self.labels)
-
     @property
     def nbytes(self) -> int:
         """Bytes of the tuples, of the encoder's statistics and of samples that are kept."""
-        tuples = 0 if self._model is None else self._model.nbytes
+        tuples = sum(member.nbytes for member in self._members)
         return tuples + 32 * len(self.encoder) + sum(row.nbytes + 8 for row, _ in self._early)
 
     def boost(self, factor: float, samples: int) -> bool:
         """Multiply the rates of growing layers for the next samples; whether there are any."""
-        network = self._network()
-        if network is not None:
+        networks = self._networks()
+        for network in networks:
             network.boost(factor, samples)
-        return network is not None
+        return bool(networks)
 
     def forget(self, samples: int) -> bool:
         """Drop what was stored before the last samples, in whole steps; whether there is any."""
-        network = self._network()
-        if network is not None:
+        networks = self._networks()
+        for network in networks:
             network.forget(-(-samples // self.settings.learner.batch))
-        return network is not None
+        return bool(networks)
 
-    def _network(self) -> NetworkModel | None:
-        model = self._model.model if isinstance(self._model, ScaledModel) else self._model
-        return model if isinstance(model, NetworkModel) else None
+    def _networks(self) -> list[NetworkModel]:
+        return [found for member in self._members if (found := member.network()) is not None]
 
     # -- state -----------------------------------------------------------------------------------
 
     def memories(self) -> dict[str, Memory]:
-        """The network's memories by layer name; none before anything was learnt."""
-        return {} if self._model is None else self._model.memories()
+        """The networks' memories by layer name; none before anything was learnt.
+
+        Those of the second network and later ones have its number before their names.
+        """
+        return {
+            name if number == 1 else f"{number}-{name}": memory
+            for number, member in enumerate(self._members, start=1)
+            for name, memory in member.memories().items()
+        }
 
     def state_dict(self, tags: Tags) -> StateTree:
         """Everything but the tuples of `memories()`.
@@ -393,9 +391,11 @@ class OpenLearner:
             "encoder": self.encoder.state_dict(tags),
             "early": torch.from_numpy(early),
             "early_targets": torch.tensor([number for _, number in self._early]).to(torch.float64),
-            "widths": list(self._widths),
             "widened": self.widened,
-            "model": None if self._model is None else self._model.state_dict(),
+            "others": [[m.view, m.settings.model_dump_json()] for m in self._members[1:]],
+            "members": [member.state_dict() for member in self._members],
+            "scores": torch.from_numpy(self._mixture.scores.copy()),
+            "score_weight": self._mixture.weight,
         }
 
     def _saved(self, tags: Tags, extra: Mapping[str, Any]) -> tuple[dict[str, Tensor], str]:
@@ -413,7 +413,15 @@ class OpenLearner:
             saved = json.loads(text)
             state = unflatten(tensors, saved["state"])
             settings = LearnerSettings.model_validate_json(state["settings"])
-            learner = cls(settings, regression=state["regression"], warmup=state["warmup"])
+            learner = cls(
+                settings,
+                regression=state["regression"],
+                warmup=state["warmup"],
+                others=[
+                    (view, LearnerSettings.model_validate_json(own))
+                    for view, own in state.get("others", [])
+                ],
+            )
             learner._load(state, tags)
             memories = learner.memories()
             take_tuples(what, memories, tensors, saved["tuples"])
@@ -431,13 +439,17 @@ class OpenLearner:
         numbers = targets if self.regression else [int(target) for target in targets]
         self._early = list(zip(state["early"].numpy().copy(), numbers, strict=True))
         self.widened = widened
-        if state["model"] is None:
-            return
-        self._build((int(state["widths"][0]), int(state["widths"][1])))
-        self.widened = widened
-        self._mask()
-        if self._model is not None:
-            self._model.load_state_dict(state["model"])
+        members = state.get("members") or [{"widths": state["widths"], "model": state["model"]}]
+        if len(members) != len(self._members):
+            raise FormatError(
+                f"the saved learner has {len(members)} networks but this one {len(self._members)}; "
+                "build it with the settings that it was saved with"
+            )
+        for member, saved in zip(self._members, members, strict=True):
+            member.load_state_dict(saved, len(self.labels))
+        if "scores" in state:
+            self._mixture.scores = state["scores"].numpy().copy()
+            self._mixture.weight = float(state["score_weight"])
 
     def to_bytes(self, **extra: Any) -> tuple[bytes, list[Any]]:
         """Everything as bytes, the same for the same state, and objects that only pickle can hold.

@@ -8,7 +8,7 @@ import math
 from collections.abc import Hashable, Mapping, Sequence
 from decimal import Decimal
 from fractions import Fraction
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -19,9 +19,10 @@ from streamlearn.errors import DataError
 from streamlearn.state import StateTree
 from streamlearn.tagged import Tags
 
-__all__ = ["Record", "RecordEncoder", "plain"]
+__all__ = ["Record", "RecordEncoder", "View", "plain"]
 
 Record: TypeAlias = Mapping[Any, Any]
+View: TypeAlias = Literal["standardised", "thermometer"]
 Array: TypeAlias = NDArray[np.float64]
 _Column: TypeAlias = tuple[Hashable, tuple[Hashable] | None]
 
@@ -35,6 +36,10 @@ _OTHERS = None
 """Stands for those others; no category, since None is a missing feature."""
 
 _CLIP = 5.0
+
+_THRESHOLDS = np.array([-1.8, -1.2, -0.6, 0.0, 0.6, 1.2, 1.8])
+_ABOVE = np.array([0.5 * math.erfc(t / math.sqrt(2)) for t in _THRESHOLDS])
+"""The share of a normal variable above each threshold: a bit's mean."""
 _ROOM = 64
 
 
@@ -52,6 +57,10 @@ class RecordEncoder:
     known beforehand and no value outside what was learnt is looked at. A missing feature (absent,
     None, NaN, infinite or beyond 1e100) is filled by its mean, which is 0 here. Two values of a
     standardised number are 2 apart in the mean square, and so are two different categories.
+
+    The view "thermometer" has seven columns for each number instead: whether x is above −1.8, −1.2,
+    … 1.8 deviations, standardised as if x were normal. Features whose effect has steps, or adds up
+    whatever the others are, are near to each other in it.
 
     Features that come together get their columns in the order of their names, so their order in a
     record changes nothing. A feature that holds numbers at times and text at others has columns for
@@ -76,8 +85,15 @@ class RecordEncoder:
 
     @property
     def width(self) -> int:
-        """Columns of a code that are in use: those of features, and the constant."""
-        return len(self.columns) + 1
+        """Columns of a standardised code that are in use: those of features, and the constant."""
+        return self.width_of("standardised")
+
+    def width_of(self, view: View) -> int:
+        """The same of any view."""
+        if view == "standardised":
+            return len(self.columns) + 1
+        numbers = int(self._numbers[: len(self.columns)].sum())
+        return len(self.columns) + 1 + (len(_THRESHOLDS) - 1) * numbers
 
     def read(self, record: Record, *, add: bool) -> Array:
         """One record as a raw row (columns,): numbers, NaN where they are missing; categories 0, 1.
@@ -163,13 +179,16 @@ class RecordEncoder:
             after = np.where(there, row - self._mean[:width], 0.0)
             self._moment[:width] += gap * after
 
-    def encode(self, rows: Sequence[Array], width: int) -> Tensor:
+    def encode(self, rows: Sequence[Array], width: int, view: View = "standardised") -> Tensor:
         """Raw rows as codes (B, width), float64; columns that a row was read without are missing.
 
         Args:
             rows: as `read` gave them, also before some of the columns came.
             width: columns beyond it are overlooked.
+            view: what a number is turned into.
         """
+        if view == "thermometer":
+            return self._thermometer(rows, width)
         mean, scale = self._scaling()
         codes = np.zeros((len(rows), width))
         codes[:, 0] = 1.0
@@ -181,6 +200,20 @@ class RecordEncoder:
             scaled[np.isnan(scaled)] = 0.0
             np.clip(scaled, -_CLIP, _CLIP, out=scaled)
         return torch.from_numpy(codes)
+
+    def _thermometer(self, rows: Sequence[Array], width: int) -> Tensor:
+        known = len(self.columns)
+        plain_codes = self.encode(rows, known + 1).numpy()
+        numbers = self._numbers[:known] > 0
+        sizes = np.where(numbers, len(_THRESHOLDS), 1)
+        starts = 1 + np.cumsum(sizes) - sizes
+        codes = np.zeros((len(rows), max(width, int(sizes.sum()) + 1)))
+        codes[:, 0] = 1.0
+        codes[:, starts[~numbers]] = plain_codes[:, 1:][:, ~numbers]
+        bits = plain_codes[:, 1:][:, numbers, None] > _THRESHOLDS  # (B, numbers, 7)
+        places = starts[numbers][:, None] + np.arange(len(_THRESHOLDS))
+        codes[:, places] = (bits - _ABOVE) / np.sqrt(_ABOVE * (1 - _ABOVE))
+        return torch.from_numpy(codes[:, :width])
 
     def _scaling(self) -> tuple[Array, Array]:
         """What is subtracted from each column, and what the rest is multiplied with."""

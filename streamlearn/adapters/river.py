@@ -9,7 +9,7 @@ from river import base
 from streamlearn.errors import FormatError
 from streamlearn.openworld import OpenLearner
 
-from .recipe import recipe
+from .recipe import companions, recipe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,7 +61,12 @@ class _Growing:
             memory=memory,
             regression=self._regression,
         )
-        self._learner = OpenLearner(settings, regression=self._regression, warmup=warmup)
+        self._learner = OpenLearner(
+            settings,
+            regression=self._regression,
+            warmup=warmup,
+            others=companions(settings, layer, regression=self._regression),
+        )
 
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:
         """Learn one sample.

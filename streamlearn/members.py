@@ -1,0 +1,210 @@
+"""One growing network of an open learner: its view of records, its widths, its loss.
+
+Several members with different views learn the same samples side by side, and answer together:
+
+    p(y) = Σ_k w_k p_k(y),   w_k ∝ e^{L_k},   L_k ← λ L_k + log p_k(y)  with each sample
+
+which is the Bayesian mixture of their predictions, forgetting what happened before the last
+1/(1 − λ) samples (Raftery et al. 2010). For numbers, −|e|/s stands for log p, with s the mean error
+of the best member.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from streamlearn.build import build_model, build_tiers
+from streamlearn.hardware import Hardware
+from streamlearn.losses import Loss
+from streamlearn.memory import Memory, accumulation_dtype
+from streamlearn.models import Model, NetworkModel, ScaledModel
+from streamlearn.records import RecordEncoder, View
+from streamlearn.settings import LearnerSettings
+from streamlearn.state import StateTree
+from streamlearn.tasks import Classes, Outputs
+from streamlearn.widening import classes_room, features_room, loss_of_first, widen_model
+
+__all__ = ["Member", "Mixture"]
+
+_FORGET = 0.98
+"""λ; about the last 50 samples decide."""
+
+_LEAST = 1e-3
+"""Of a probability, so that one surprise does not silence a member."""
+
+
+class Member:
+    """A network over one view of the records; it is made anew when it is to be wider.
+
+    Args:
+        settings: of a growing learner.
+        view: of records.
+        hardware: where it computes.
+        regression: whether targets are numbers.
+
+    Attributes:
+        model: None before anything was learnt.
+        tiers: the budgets of its memories as they are now.
+    """
+
+    def __init__(
+        self, settings: LearnerSettings, view: View, hardware: Hardware, *, regression: bool
+    ) -> None:
+        self.settings = settings
+        self.view = view
+        self.hardware = hardware
+        self.regression = regression
+        self.model: Model | None = None
+        self.tiers = build_tiers(settings, hardware)
+        self._widths = (0, 0)  # of codes and of outputs
+        self._loss: Loss | None = None
+        self._masked = 0  # classes that the model's loss knows
+
+    # -- widths ----------------------------------------------------------------------------------
+
+    def fit_widths(self, encoder: RecordEncoder, labels: int) -> bool:
+        """Make a network with room for every feature and class, if this one has none.
+
+        Returns:
+            Whether a network was made wider.
+        """
+        outputs = 1 if self.regression else classes_room(labels)
+        widths = (features_room(encoder.width_of(self.view)), max(outputs, self._widths[1]))
+        wider = self.model is not None and widths != self._widths
+        if self.model is None or wider:
+            self.build(widths)
+        self.mask(labels)
+        return wider
+
+    def build(self, widths: tuple[int, int]) -> None:
+        """Make a network of these widths that goes on where the present one is."""
+        tiers = build_tiers(self.settings, self.hardware)
+        task = self._task(widths[1])
+        model = build_model(self.settings, widths[0], task, self.hardware, tiers)
+        if self.model is not None:
+            widen_model(model, self.model)
+        self.model, self._widths, self.tiers = model, widths, tiers
+        self._loss = task.loss(self.settings.learner.loss)
+        self._masked = 0
+
+    def mask(self, labels: int) -> None:
+        """Leave the classes out that have not come."""
+        if self._loss is None or self.regression or self._masked == labels:
+            return
+        if isinstance(self.model, NetworkModel):
+            self.model.loss = loss_of_first(self._loss, labels)
+            self._masked = labels
+
+    def _task(self, outputs: int) -> Classes | Outputs:
+        if self.regression:
+            return Outputs(1)
+        return Classes(tuple(str(place) for place in range(outputs)))
+
+    # -- answering and learning ------------------------------------------------------------------
+
+    def codes(self, encoder: RecordEncoder, rows: Sequence[NDArray[np.float64]]) -> Tensor:
+        """Raw rows as this member sees them, (B, D)."""
+        wide = accumulation_dtype(self.hardware.dtype)
+        codes = encoder.encode(rows, self._widths[0], self.view)
+        return codes.to(self.hardware.device, wide)
+
+    def answer(self, codes: Tensor) -> NDArray[np.float64]:
+        """Probabilities (B, room for classes), or values (B, 1)."""
+        assert self.model is not None
+        answers: NDArray[np.float64] = self.model.answer(codes).to(torch.float64).numpy()
+        return answers
+
+    def learn(self, codes: Tensor, targets: Tensor) -> NDArray[np.float64]:
+        """Learn a batch; what was answered to it before."""
+        assert self.model is not None
+        answers: NDArray[np.float64] = self.model.learn(codes, targets).answers.double().numpy()
+        return answers
+
+    def network(self) -> NetworkModel | None:
+        """The network, without what scales its targets."""
+        model = self.model.model if isinstance(self.model, ScaledModel) else self.model
+        return model if isinstance(model, NetworkModel) else None
+
+    # -- state -----------------------------------------------------------------------------------
+
+    def held(self) -> tuple[Model | None, tuple[int, int], Loss | None, object]:
+        """What `put_back` wants, to undo a step that failed."""
+        return self.model, self._widths, self._loss, self.tiers
+
+    def put_back(self, held: tuple[Model | None, tuple[int, int], Loss | None, object]) -> None:
+        """Be as before a step that failed."""
+        self.model, self._widths, self._loss, self.tiers = held  # type: ignore[assignment]
+        self._masked = 0
+
+    def memories(self) -> dict[str, Memory]:
+        """The network's memories by layer name; none before anything was learnt."""
+        return {} if self.model is None else self.model.memories()
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it needs."""
+        return 0 if self.model is None else self.model.nbytes
+
+    def state_dict(self) -> StateTree:
+        """Widths and network, without the tuples."""
+        return {
+            "widths": list(self._widths),
+            "model": None if self.model is None else self.model.state_dict(),
+        }
+
+    def load_state_dict(self, state: StateTree, labels: int) -> None:
+        """Restore that; the memories want their tuples afterwards."""
+        if state["model"] is None:
+            return
+        self.build((int(state["widths"][0]), int(state["widths"][1])))
+        self.mask(labels)
+        assert self.model is not None
+        self.model.load_state_dict(state["model"])
+
+
+class Mixture:
+    """How much each member counts.
+
+    Args:
+        members: their number.
+        regression: whether they answer with numbers.
+    """
+
+    def __init__(self, members: int, *, regression: bool) -> None:
+        self.regression = regression
+        self.scores: NDArray[np.float64] = np.zeros(members)  # L_k, or discounted errors
+        self.weight = 0.0  # of the errors
+
+    @property
+    def shares(self) -> NDArray[np.float64]:
+        """w, (members,)."""
+        scores = self.scores
+        if self.regression:
+            best = scores.min()
+            scores = -scores / (best / self.weight) if best > 0 else np.zeros(len(scores))
+        shares: NDArray[np.float64] = np.exp(scores - scores.max())
+        return shares / shares.sum()
+
+    def together(self, answers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
+        """The members' answers, each (B, C), as one."""
+        if len(answers) == 1:
+            return answers[0]
+        total: NDArray[np.float64] = np.tensordot(self.shares, np.stack(answers), 1)
+        return total
+
+    def judge(self, answers: Sequence[NDArray[np.float64]], targets: Sequence[float]) -> None:
+        """Take in what members answered to samples, (B, C) each, whose targets are known now."""
+        if len(answers) == 1:
+            return
+        every = np.stack(answers)  # (members, B, C)
+        if self.regression:
+            told = np.abs(every[:, :, 0] - np.asarray(targets, np.float64))
+        else:
+            chosen = every[:, np.arange(len(targets)), np.asarray(targets, np.int64)]
+            told = np.log(np.maximum(chosen, _LEAST))
+        for sample in told.T:
+            self.scores = _FORGET * self.scores + sample
+            self.weight = _FORGET * self.weight + 1.0
