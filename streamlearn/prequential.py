@@ -97,9 +97,12 @@ class Prequential:
         return (~right).to(torch.float64)
 
     def _note_arrivals(self, targets: np.ndarray[tuple[int], np.dtype[np.int64]]) -> None:
-        labels, places = np.unique(targets, return_index=True)
-        new = self._actual[labels] == 0
-        found = sorted(zip(places[new].tolist(), labels[new].tolist(), strict=True))
+        self.arrived = ()
+        places = np.flatnonzero(self._actual[targets] == 0)
+        if not len(places):
+            return
+        labels, firsts = np.unique(targets[places], return_index=True)
+        found = sorted(zip(places[firsts].tolist(), labels.tolist(), strict=True))
         self.arrived = tuple(Arrival(label, self.samples + place + 1) for place, label in found)
         for label, sample in self.arrived:
             self.first_seen[label] = sample
