@@ -260,7 +260,6 @@ def _without_mark(row: bytes, where: str) -> bytes:
 
 def _delimiter_of(header: str) -> str:
     """What splits a header into most columns, the earlier of , ; tab | where equally many."""
-
     line = header.split("\n")[0]
 
     def columns(delimiter: str) -> int:

@@ -67,6 +67,9 @@ class RiverGenerator:
             self.count = None
         self.columns: tuple[str, ...] | None = None
         self.hints: dict[str, str] = {}
+        base = importlib.import_module("river.datasets.base")
+        if isinstance(self._data, base.FileDataset):
+            self._data = list(self._data)  # river leaves the file open until it was read to its end
         self._rows: Iterator[tuple[dict[Any, Any], Any]] = iter(self._data)
         self._position = 0
         self._done = False
@@ -101,7 +104,8 @@ class RiverGenerator:
                     f"has {here!r}; give back the data that the run began with"
                 )
         items = int(state["items"])
-        self._rows = iter(_made(self._spec, self._seed))
+        fresh = self._data if isinstance(self._data, list) else _made(self._spec, self._seed)
+        self._rows = iter(fresh)
         self._position = items
         self._done = False
         next(islice(self._rows, items, items), None)

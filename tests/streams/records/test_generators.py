@@ -108,7 +108,7 @@ def test_what_is_no_generator_is_refused(name: str, message: str) -> None:
 
 
 def test_settings_that_mean_nothing_are_refused() -> None:
-    with pytest.raises(ConfigError, match="needs data.name, such as SEA"):
+    with pytest.raises(ConfigError, match=r"needs data\.name, such as SEA"):
         open_records("river-generator")
-    with pytest.raises(ConfigError, match="data.target=y means nothing for data=river-generator"):
+    with pytest.raises(ConfigError, match=r"data\.target=y means nothing for data=river-generator"):
         open_records("river-generator", name="SEA", target="y")

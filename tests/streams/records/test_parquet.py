@@ -134,7 +134,7 @@ def test_what_is_no_parquet_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"there are no \.parquet files in .*empty; give a folder"):
         _stream(tmp_path / "empty")
     path = _write(tmp_path / "none.parquet", {"a": pa.array([], pa.int64()), "y": pa.array([])})
-    with pytest.raises(DataError, match="none.parquet holds no rows"):
+    with pytest.raises(DataError, match=r"none\.parquet holds no rows"):
         _stream(path)
 
 

@@ -112,7 +112,7 @@ def test_columns_to_leave_out_must_be_some() -> None:
 @given(st.floats(allow_nan=False, allow_infinity=False))
 def test_every_number_that_python_writes_is_read(value: float) -> None:
     assert number(repr(value)) == value
-    assert number(f" {value:.3e} ") == float(f"{value:.3e}")
+    assert number(f" {value / 10:.3e} ") == float(f"{value / 10:.3e}")
 
 
 @pytest.mark.parametrize("text", ["", "nan", "inf", "1_0", "１", "0x1", "1,5", "--1", "e5", "."])

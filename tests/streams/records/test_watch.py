@@ -51,11 +51,11 @@ def test_a_file_that_comes_later_is_read_once_it_is_written(tmp_path: Path) -> N
         with open(tmp_path / "a.csv", "w") as file:
             file.write("a,y\n2,u\n3")
             file.flush()
-            time.sleep(0.7)
+            time.sleep(0.4)
             file.write(",u\n")
 
     thread = threading.Thread(target=later)
-    stream = _stream(tmp_path, 2.0)
+    stream = _stream(tmp_path, 1.2)
     seen = Seen()
     for batch in stream.batches(8):
         seen.take(batch.rows)
@@ -124,8 +124,8 @@ def test_a_file_that_is_gone_half_read_is_named(tmp_path: Path) -> None:
 def test_a_folder_where_nothing_comes_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="holds no rows"):
         read(_stream(tmp_path))
+    (tmp_path / "f.csv").write_text("")
     with pytest.raises(DataError, match=r"is no folder; to learn one file set data=jsonl"):
-        (tmp_path / "f.csv").write_text("")
         _stream(tmp_path / "f.csv")
     with pytest.raises(ConfigError, match=r"data.idle_seconds=-1 must be 0 or more"):
         _stream(tmp_path, -1)
