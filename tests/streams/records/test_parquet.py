@@ -145,3 +145,19 @@ def test_without_pyarrow_the_remedy_is_said(
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(ConfigError, match=r"pip install 'streamlearn\[parquet\]'"):
         _stream(path)
+
+
+def test_other_types_are_seconds_or_left_out(tmp_path: Path) -> None:
+    columns = {
+        "time": pa.array([datetime.time(1, 0, 0, 500_000)], pa.time32("ms")),
+        "span": pa.array([datetime.timedelta(minutes=2)], pa.duration("us")),
+        "bytes": pa.array([b"\xff"]),
+        "map": pa.array([[("k", 1)]], pa.map_(pa.string(), pa.int8())),
+        "y": ["u"],
+    }
+    stream = _stream(_write(tmp_path / "f.parquet", columns))
+    kinds = stream.schema.columns
+    assert kinds == {
+        "time": "time", "span": "time", "bytes": "nested", "map": "nested"
+    }  # fmt: skip
+    assert read(stream).features == [{"time": 3600.5, "span": 120.0}]
