@@ -29,7 +29,7 @@ from streamlearn.widening import classes_room, features_room, loss_of_first, wid
 
 __all__ = ["Member", "Mixture"]
 
-_FORGET = 0.98
+_FORGET = 0.99
 """λ; about the last 50 samples decide."""
 
 _LEAST = 1e-3
@@ -203,8 +203,7 @@ class Mixture:
         if self.regression:
             told = np.abs(every[:, :, 0] - np.asarray(targets, np.float64))
         else:
-            chosen = every[:, np.arange(len(targets)), np.asarray(targets, np.int64)]
-            told = np.log(np.maximum(chosen, _LEAST))
+            told = (every.argmax(-1) == np.asarray(targets, np.int64)).astype(np.float64)
         for sample in told.T:
             self.scores = _FORGET * self.scores + sample
             self.weight = _FORGET * self.weight + 1.0

@@ -260,10 +260,11 @@ def _without_mark(row: bytes, where: str) -> bytes:
 
 def _delimiter_of(header: str) -> str:
     """What splits a header into most columns, the earlier of , ; tab | where equally many."""
+    line = header.split("\n")[0]
 
     def columns(delimiter: str) -> int:
         try:
-            return len(next(csv.reader([header.split("\n")[0]], delimiter=delimiter), []))
+            return len(next(csv.reader([line], delimiter=delimiter, strict=True), []))
         except csv.Error:
             return 0
 

@@ -94,6 +94,8 @@ def open_records(
     elif kind == "parquet":
         source = _parquet(path)
     elif path == "-":
+        if stdin is None and sys.stdin is None:
+            raise ConfigError("standard input is closed; pipe rows into it, or give data.path=FILE")
         file = sys.stdin.buffer if stdin is None else stdin
         text_format = _format(kind, "standard input", delimiter)
         source = (

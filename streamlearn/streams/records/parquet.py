@@ -4,7 +4,7 @@ import hashlib
 import importlib
 import json
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,7 +95,11 @@ class ParquetFiles:
             kind = kind.value_type
         if types.is_nested(kind) or any(
             check(kind)
-            for check in (types.is_binary, types.is_large_binary, types.is_fixed_size_binary)
+            for check in (
+                types.is_binary,
+                types.is_large_binary,
+                types.is_fixed_size_binary,
+            )
         ):
             return "nested"
         return "time" if types.is_temporal(kind) else None
@@ -118,7 +122,7 @@ class ParquetFiles:
         self._left -= len(taken)
         return taken
 
-    def _read(self, cursor: ParquetCursor) -> Iterator[list[Item]]:
+    def _read(self, cursor: ParquetCursor) -> Generator[list[Item], None, None]:
         """Rows from a place on, row groups before it not even read."""
         for number in range(cursor.file, len(self._paths)):
             path = self._paths[number]
@@ -135,13 +139,12 @@ class ParquetFiles:
                 names = [
                     field.name for field in file.schema_arrow if self._hint(field.type) != "nested"
                 ]
-                left_out = dict.fromkeys(set(self.columns or ()) - set(names))
                 try:
                     for batch in file.iter_batches(_ROWS, row_groups=groups, columns=names):
                         values = self._values(batch)
                         yield [
                             Item(
-                                {**left_out, **dict(zip(names, fields, strict=True))},
+                                dict(zip(names, fields, strict=True)),
                                 f"row {row + place + 1} of {path.name}",
                                 "",
                                 None,
@@ -223,7 +226,7 @@ class ParquetFiles:
 
     def close(self) -> None:
         """Close the file that is open."""
-        self._batches = iter(())
+        self._batches.close()
         self._items.clear()
 
 

@@ -94,7 +94,7 @@ class Schema:
             if any(column.startswith(self.target + ".") for column in values):
                 raise BadRow(f"its target {self.target!r} is an object")
             return None
-        if isinstance(value, (list, dict, bytes)):
+        if not isinstance(value, (str, int, float)):
             raise BadRow(f"its target {self.target!r} is a {type(value).__name__}")
         if isinstance(value, float) and plain_number(value) is None:
             return None
@@ -189,7 +189,9 @@ def infer(
     Raises:
         ConfigError: no target, or a column that is none.
     """
-    columns = list(dict.fromkeys([*(known or ()), *(column for row in rows for column in row)]))
+    columns = list(
+        dict.fromkeys([*(known or ()), *(hints or ()), *(name for row in rows for name in row)])
+    )
     target = asked.target
     if target is None:
         raise ConfigError(
