@@ -2,11 +2,11 @@
 
 Several members with different views learn the same samples side by side, and answer together:
 
-    p(y) = Σ_k w_k p_k(y),   w_k ∝ e^{L_k},   L_k ← λ L_k + log p_k(y)  with each sample
+    p(y) = Σ_k w_k p_k(y),   w_k ∝ e^{S_k},   S_k ← λ S_k + [argmax p_k is right]  with each sample
 
-which is the Bayesian mixture of their predictions, forgetting what happened before the last
-1/(1 − λ) samples (Raftery et al. 2010). For numbers, −|e|/s stands for log p, with s the mean error
-of the best member.
+so whoever was right more often among the last 1/(1 − λ) samples is followed (exponential weights
+with forgetting: Littlestone & Warmuth 1994; Cesa-Bianchi & Lugosi 2006, §2.11). For numbers, −|e|/s
+stands for being right, with s the mean error of the best member.
 """
 
 from collections.abc import Sequence
@@ -30,10 +30,7 @@ from streamlearn.widening import classes_room, features_room, loss_of_first, wid
 __all__ = ["Member", "Mixture"]
 
 _FORGET = 0.99
-"""λ; about the last 50 samples decide."""
-
-_LEAST = 1e-3
-"""Of a probability, so that one surprise does not silence a member."""
+"""λ; about the last 100 samples decide."""
 
 
 class Member:
@@ -175,7 +172,7 @@ class Mixture:
 
     def __init__(self, members: int, *, regression: bool) -> None:
         self.regression = regression
-        self.scores: NDArray[np.float64] = np.zeros(members)  # L_k, or discounted errors
+        self.scores: NDArray[np.float64] = np.zeros(members)  # S_k, or discounted errors
         self.weight = 0.0  # of the errors
 
     @property
@@ -186,7 +183,8 @@ class Mixture:
             best = scores.min()
             scores = -scores / (best / self.weight) if best > 0 else np.zeros(len(scores))
         shares: NDArray[np.float64] = np.exp(scores - scores.max())
-        return shares / shares.sum()
+        shares /= shares.sum()
+        return shares
 
     def together(self, answers: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
         """The members' answers, each (B, C), as one."""
