@@ -69,7 +69,7 @@ def may_widen(learner: StreamLearner) -> bool:
 def _over_records(scenario: Scenario) -> Parts:
     data = scenario.data
     stream = open_records(
-        "river-generator" if data.kind == "generator" else data.kind,  # type: ignore[arg-type]
+        data.kind,  # type: ignore[arg-type]
         path=None if data.path is None else str(data.path),
         target=data.target,
         task=data.task,
@@ -79,9 +79,11 @@ def _over_records(scenario: Scenario) -> Parts:
         on_error=data.on_error,
         ignore=data.ignore,
         delimiter=data.delimiter,
-        idle_seconds=data.idle,
+        idle_seconds=data.idle_seconds,
     )
     try:
+        while not stream.settle():
+            pass  # a signal is heard between two waits
         learner = RecordLearner(
             settled(scenario.learner_settings(), stream.total), regression=stream.schema.regression
         )

@@ -64,10 +64,10 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
             "seed",
         }
     ),
-    "jsonl": frozenset({"path", "target", "task", "ignore", "idle"}),
-    "csv": frozenset({"path", "target", "task", "ignore", "idle", "delimiter"}),
+    "jsonl": frozenset({"path", "target", "task", "ignore", "idle_seconds"}),
+    "csv": frozenset({"path", "target", "task", "ignore", "idle_seconds", "delimiter"}),
     "parquet": frozenset({"path", "target", "task", "ignore"}),
-    "watch": frozenset({"path", "target", "task", "ignore", "idle", "delimiter"}),
+    "watch": frozenset({"path", "target", "task", "ignore", "idle_seconds", "delimiter"}),
     "generator": frozenset({"name", "seed"}),
 }
 _KEYS_OF_EVERY_KIND = frozenset(
@@ -131,7 +131,7 @@ class DataSettings(Settings):
     )
     ignore: Names = Field((), description="columns to leave out, separated by commas")
     delimiter: str | None = Field(None, description="of csv; found in the first lines if not given")
-    idle: OptionalFloat = Field(
+    idle_seconds: OptionalFloat = Field(
         None, gt=0, description="seconds without new rows that end a watched folder; none: never"
     )
 

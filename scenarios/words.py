@@ -22,7 +22,7 @@ RESUMABLE = (
     "checkpoint.every_steps",
     "checkpoint.keep",
     "data.download",
-    "data.idle",
+    "data.idle_seconds",
     "data.on_error",
     "data.path",
     "data.root",

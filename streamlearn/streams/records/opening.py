@@ -20,7 +20,7 @@ from .watch import EXTENSIONS, WatchedFolder
 
 __all__ = ["RECORD_KINDS", "RecordKind", "open_records"]
 
-RecordKind = Literal["jsonl", "csv", "parquet", "watch", "river-generator"]
+RecordKind = Literal["jsonl", "csv", "parquet", "watch", "generator"]
 RECORD_KINDS: tuple[str, ...] = get_args(RecordKind)
 
 
@@ -45,7 +45,7 @@ def open_records(
     the first rows have come, see `RecordStream.settle`.
 
     Args:
-        kind: "jsonl", "csv", "parquet", "watch" (a folder of these) or "river-generator".
+        kind: "jsonl", "csv", "parquet", "watch" (a folder of these) or "generator".
         path: of the file or folder; "-" is standard input, for jsonl and csv. A file that is
             redirected there is read as a file.
         target: the column to learn.
@@ -77,12 +77,12 @@ def open_records(
         )
     delimiter = check_delimiter(delimiter)
     source: Source
-    if kind == "river-generator":
+    if kind == "generator":
         if name is None:
-            raise ConfigError("data=river-generator needs data.name, such as SEA or RandomRBFDrift")
+            raise ConfigError("data=generator needs data.name, such as SEA or RandomRBFDrift")
         if target not in (None, TARGET):
             raise ConfigError(
-                f"data.target={target} means nothing for data=river-generator; leave it out"
+                f"data.target={target} means nothing for data=generator; leave it out"
             )
         target = TARGET
         source = RiverGenerator(name, seed)

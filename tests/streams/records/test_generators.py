@@ -14,7 +14,7 @@ from .reading import read
 
 
 def _stream(name: str, limit: int | None = 20, seed: int = 3) -> RecordStream:
-    return open_records("river-generator", name=name, seed=seed, limit=limit)
+    return open_records("generator", name=name, seed=seed, limit=limit)
 
 
 @pytest.mark.parametrize(
@@ -109,6 +109,6 @@ def test_what_is_no_generator_is_refused(name: str, message: str) -> None:
 
 def test_settings_that_mean_nothing_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"needs data\.name, such as SEA"):
-        open_records("river-generator")
-    with pytest.raises(ConfigError, match=r"data\.target=y means nothing for data=river-generator"):
-        open_records("river-generator", name="SEA", target="y")
+        open_records("generator")
+    with pytest.raises(ConfigError, match=r"data\.target=y means nothing for data=generator"):
+        open_records("generator", name="SEA", target="y")
