@@ -100,11 +100,11 @@ def check_task(settings: LearnerSettings, task: Task) -> None:
                 "out"
             )
         return
-    for name, plain in (("rehearse", "uniform"), ("adjust", "none")):
-        if getattr(chosen, name, plain) != plain:
+    for name, word, plain in (("rehearse", "balanced", "uniform"), ("adjust", "batch", "none")):
+        if getattr(chosen, name, plain) == word:
             raise ConfigError(
-                f"learner.{name}={getattr(chosen, name)} is about classes, but the targets are "
-                f"numbers; set learner.{name}={plain}"
+                f"learner.{name}={word} is about classes, but the targets are numbers; set "
+                f"learner.{name}={plain}"
             )
     if chosen.kind in _CLASSIFIERS:
         raise ConfigError(
@@ -331,7 +331,8 @@ def _unscaled_model(
     chosen = settings.learner
     if isinstance(chosen, (GrowingSettings, ParametricSettings)):
         wide = accumulation_dtype(hardware.dtype)
-        notes = notes_for(classes if loss.values else None, wide) if chosen.rehearsal else {}
+        outputs = classes if loss.values else None
+        notes = notes_for(outputs, wide, chosen.rehearse) if chosen.rehearsal else {}
         network = build_network(settings, width, classes, hardware, tiers, shape, notes)
         growth = build_growth(settings, network)
         options: dict[str, Any] = {

@@ -60,8 +60,11 @@ Rehearsal = Annotated[
 ]
 
 Rehearse = Annotated[
-    Literal["uniform", "balanced"],
-    Field(description="which these are: any stored sample alike, or each class alike"),
+    Literal["uniform", "balanced", "loss"],
+    Field(
+        description="which these are: any stored sample alike, each class alike, or rather those "
+        "on which more was lost when they were last seen"
+    ),
 ]
 
 

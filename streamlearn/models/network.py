@@ -22,6 +22,9 @@ from .schedule import Schedule
 
 __all__ = ["NetworkModel"]
 
+_LARGEST = 1e30
+"""Of a loss that is kept, so that a sum of them is finite."""
+
 
 class NetworkModel:
     """A network whose layers grow, or are ordinary ones, or both.
@@ -100,6 +103,8 @@ class NetworkModel:
             output = self.network(self._cast(codes))
         targets = targets.to(output.device)
         losses = self.loss.per_sample(output, targets)  # (B + R,)
+        if written is not None and written.notes is not None:
+            written.notes["loss"] = losses.detach().clamp(max=_LARGEST)
         learnt = losses
         if self.adjust:
             shares = log_shares(targets, output.shape[-1]).to(output.dtype)
@@ -131,7 +136,15 @@ class NetworkModel:
         if written is None:
             growth.step(before=move)
             return
-        growth.step(places=written.places, stored=written.stored, notes=written.notes, before=move)
+        growth.step(
+            places=written.places,
+            stored=written.stored,
+            notes=written.notes,
+            renewed=() if written.notes is None else ("loss",),
+            before=move,
+        )
+        if self.rehearsal is not None and written.notes is not None:
+            self.rehearsal.saw(written.places, written.notes["loss"])
         if self.places is not None:
             new = written.places[: len(written.places) - written.drawn]
             self.places.keep(new, index)
