@@ -8,7 +8,7 @@ it has: nothing grows. For deeper layers the key that is stored stays, though th
 By loss, a sample i of n is drawn with a chance that grows with the loss ℓ_i that was last seen of
 it, before it was learnt: without replacement, one after the other, each time
 
-    p_i ∝ ℓ_i / ℓ̄ + ε,  ℓ̄ = 1/n Σ_j ℓ_j,  ε = 0.1
+    p_i ∝ ℓ_i / ℓ̄ + ε,  ℓ̄ = 1/n Σ_j ℓ_j,  ε = 1
 
 among those that are left. That is what the R smallest of the keys −ln(u_i) / (ℓ_i/ℓ̄ + ε) are, u_i
 uniform in (0, 1]. Losses are divided by their mean, so that their unit does not matter; ε lets
@@ -34,7 +34,7 @@ __all__ = ["Rehearsal", "Rehearse", "Rehearsed", "notes_for", "root_mean_square"
 
 Rehearse: TypeAlias = Literal["uniform", "balanced", "loss"]
 
-FLOOR = 0.1
+FLOOR = 1.0
 """ε, in mean losses."""
 
 _STREAM = 0x5E1F
