@@ -4,21 +4,10 @@ The first layer's keys are the samples themselves, up to their scale, so that a 
 target beside it is all that is needed to learn its sample again. Tuples of one key merge exactly by
 adding their weights and values, so what a rehearsed sample would store is added to the tuple that
 it has: nothing grows. For deeper layers the key that is stored stays, though the query has moved.
-
-By loss, a sample i of n is drawn with a chance that grows with the loss ℓ_i that was last seen of
-it, before it was learnt: without replacement, one after the other, each time
-
-    p_i ∝ ℓ_i / ℓ̄ + ε,  ℓ̄ = 1/n Σ_j ℓ_j,  ε = 1
-
-among those that are left. That is what the R smallest of the keys −ln(u_i) / (ℓ_i/ℓ̄ + ε) are, u_i
-uniform in (0, 1]. Losses are divided by their mean, so that their unit does not matter; ε lets
-samples that are known come again now and then, or nothing would tell that they were forgotten.
-
-Source: Efraimidis and Spirakis, doi:10.1016/j.ipl.2005.11.003 (the keys).
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -30,18 +19,12 @@ from streamlearn.errors import RunStateError
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import Memory
 
-__all__ = ["Rehearsal", "Rehearse", "Rehearsed", "notes_for", "root_mean_square"]
+from .draws import Rehearse, Rows, Words, distinct, loss_keys, shares
 
-Rehearse: TypeAlias = Literal["uniform", "balanced", "loss"]
-
-FLOOR = 1.0
-"""ε, in mean losses."""
+__all__ = ["Rehearsal", "Rehearsed", "notes_for", "root_mean_square"]
 
 _STREAM = 0x5E1F
 """Keeps the draws apart from all else that a seed is used for."""
-
-Rows: TypeAlias = NDArray[np.int64]
-Words: TypeAlias = Callable[[int], NDArray[np.uint64]]
 
 
 def notes_for(
@@ -87,7 +70,7 @@ class Rehearsal:
             sample behind its starting rows.
         count: R, the most samples that are drawn at a step.
         how: "uniform": each stored sample alike; "balanced": each class alike, as far as it has
-            as many; "loss": by what was last lost on it, see above.
+            as many; "loss": by what was last lost on it, see `draws`.
         seed: of the draws.
     """
 
@@ -168,13 +151,13 @@ class Rehearsal:
             self.forget()
             self._dead = dead
         if self.how == "uniform" and not dead:
-            return np.sort(_distinct(words, self.stored, self.count)) + self._first
+            return np.sort(distinct(words, self.stored, self.count)) + self._first
         self._look()
         groups = [group for _, group in sorted(self._rows.items())]
-        shares = _shares(words, np.array([len(group) for group in groups], np.int64), self.count)
+        wanted = shares(words, np.array([len(group) for group in groups], np.int64), self.count)
         parts = [
-            group.rows[_distinct(words, len(group), share)]
-            for group, share in zip(groups, shares.tolist(), strict=True)
+            group.rows[distinct(words, len(group), share)]
+            for group, share in zip(groups, wanted.tolist(), strict=True)
             if share
         ]
         return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
@@ -237,18 +220,6 @@ class Rehearsal:
         return dropped
 
 
-def loss_keys(words: NDArray[np.uint64], losses: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The keys (n,) of samples, the smallest of which are drawn, see the module.
-
-    Args:
-        words: (n,) random ones.
-        losses: (n,), at least 0.
-    """
-    chances = losses / (losses.mean() or 1.0) + FLOOR if len(losses) else losses
-    uniform = ((words >> np.uint64(11)) + np.uint64(1)).astype(np.float64) * 2.0**-53  # in (0, 1]
-    return -np.log(uniform) / chances
-
-
 class _Growing:
     """Row numbers, added at the end."""
 
@@ -279,32 +250,3 @@ def _dead(memory: Memory, rows: Rows) -> NDArray[np.bool_]:
     born = memory.gather(torch.from_numpy(rows), ("born",))["born"]
     dead: NDArray[np.bool_] = (born == DEAD).cpu().numpy()
     return dead
-
-
-def _distinct(words: Words, count: int, wanted: int) -> Rows:
-    """So many different numbers below `count`, or all of them, each alike."""
-    if wanted >= count:
-        return np.arange(count, dtype=np.int64)
-    if count <= 4 * wanted:
-        return np.argsort(words(count), kind="stable")[:wanted]
-    numbers = np.zeros(0, np.int64)
-    while len(numbers) < wanted:  # hardly ever more than once
-        drawn = (words(2 * wanted) % np.uint64(count)).astype(np.int64)
-        numbers = np.concatenate([numbers, drawn])
-        numbers = numbers[np.sort(np.unique(numbers, return_index=True)[1])]
-    return numbers[:wanted]
-
-
-def _shares(words: Words, counts: Rows, wanted: int) -> Rows:
-    """How many to draw of each class: alike as far as it has them; chance says who has one more."""
-    shares = np.zeros_like(counts)
-    left = min(wanted, int(counts.sum()))
-    while left:
-        open_ = np.flatnonzero(counts > shares)
-        each = left // len(open_)
-        if each == 0:
-            open_ = open_[np.argsort(words(len(open_)), kind="stable")[:left]]
-        added = np.minimum(counts[open_] - shares[open_], max(each, 1))
-        shares[open_] += added
-        left -= int(added.sum())
-    return shares

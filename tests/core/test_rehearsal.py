@@ -18,7 +18,7 @@ from streamlearn.layers import DualLinear, RBFLayer, WeightedSoftmax
 from streamlearn.losses import LOSSES, cross_entropy, log_shares
 from streamlearn.memory import Column, Memory, Tuples
 from streamlearn.models import NetworkModel, Rehearsal, ScaledModel, notes_for
-from streamlearn.models.rehearsal import FLOOR, loss_keys
+from streamlearn.models.draws import FLOOR, loss_keys
 from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
 from streamlearn.widening import widen_memory
@@ -545,7 +545,7 @@ def test_numbers_are_rehearsed_as_well() -> None:
     ({"optimizer": {"decay": 0.1}}, r"age does not matter; set optimizer\.momentum=0"),
     ({"learner": {"kind": "parametric", "rehearsal": 9}}, "that layer does not grow"),
     ({"learner": {"kind": "parametric", "rehearsal": 9}, "layer": "parametric-softmax"},
-     "that layer does not grow; set learner=growing, or learner.rehearsal=0"),
+     "that layer does not grow; set learner=growing, learner.reservoir=64MiB"),
     ({"learner": {"kind": "parametric", "rehearsal": 9}, "network": "vit"}, "network=vit may"),
     ({"learner": {"rehearsal": -1}}, "rehearsal=-1"),
     ({"learner": {"rehearsal": 9, "rehearse": "often"}}, "rehearse"),
