@@ -1,6 +1,7 @@
 """From a scenario to the objects of a run."""
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 from streamlearn.continual import AccuracyMatrix
@@ -10,7 +11,15 @@ from streamlearn.kinds import KernelSettings, ParametricSettings
 from streamlearn.learner import Learner
 from streamlearn.loop import Loop
 from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
-from streamlearn.streams import EndlessStream, Splits, Stream, TeacherSpec, open_data
+from streamlearn.streams import (
+    Domains,
+    EndlessStream,
+    InDomains,
+    Splits,
+    Stream,
+    TeacherSpec,
+    open_data,
+)
 from streamlearn.streams.splits import hold_out
 from streamlearn.vit import patches_of
 
@@ -27,7 +36,10 @@ class Parts(NamedTuple):
 
 
 def open_splits(scenario: Scenario) -> Splits:
-    """Open the scenario's data; with `data.validation` a part of it stands in for the test set."""
+    """Open the scenario's data; with `data.validation` a part of it stands in for the test set.
+
+    Where domains come in turn, the held-out items are spread over all of them.
+    """
     data = scenario.data
     splits = open_data(
         data.kind,
@@ -40,7 +52,13 @@ def open_splits(scenario: Scenario) -> Splits:
         image_size=data.image_size,
         teacher=_teacher(scenario) if data.kind == "teacher" else None,
     )
-    return hold_out(splits.train, data.validation) if data.validation else splits
+    if data.validation:
+        splits = hold_out(splits.train, data.validation)
+    if data.domain is not None and data.experiences is not None and splits.test is not None:
+        shape = splits.train.feature_shape
+        domains = Domains(data.domain, data.experiences, shape, scenario.seed)
+        splits = replace(splits, test=InDomains(splits.test, domains))
+    return splits
 
 
 def _teacher(scenario: Scenario) -> TeacherSpec:
@@ -72,6 +90,8 @@ def build_stream(scenario: Scenario, splits: Splits) -> Stream:
         epochs=data.epochs,
         augment=data.augment,
         experiences=data.experiences,
+        domain=data.domain,
+        imbalance=data.imbalance,
     )
 
 
@@ -90,11 +110,11 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
 
 
 def _matrix(scenario: Scenario, splits: Splits, stream: Stream) -> AccuracyMatrix | None:
-    """What is measured after each group of classes, if they come in turn."""
+    """What is measured after each group of classes, or domain, if they come in turn."""
     settings = scenario.evaluation
-    if not (settings.matrix and stream.experiences and splits.test is not None):
-        return None
     classes = len(splits.train.classes)
+    if not (settings.matrix and stream.experiences and classes and splits.test is not None):
+        return None
     return AccuracyMatrix(splits.test, stream.experiences, classes, settings.matrix_samples)
 
 
