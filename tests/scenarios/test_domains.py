@@ -1,6 +1,7 @@
 """Runs whose domains come in turn, or whose classes are rare: resumed, measured and shown."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -25,7 +26,7 @@ COMMON = ["encoder.fit=64", "learner.dtype=float32", "memory.block_rows=512",
 def images(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Three classes of 8×8 images: where it is bright."""
     random = np.random.default_rng(0)
-    parts = {}
+    parts: dict[str, Any] = {}
     for name, count in (("", 420), ("_test", 90)):
         y = random.integers(0, 3, count)
         x = random.integers(0, 90, (count, 1, 8, 8))
@@ -86,7 +87,8 @@ def test_domains_in_turn_end_with_the_same_bits_and_are_told_by_name(
 
 def test_the_matrix_scores_held_out_items_in_each_domain(images: Path, tmp_path: Path) -> None:
     words = [*COMMON, "data=npz", f"data.path={images}", "data.order=domains", "data.experiences=3",
-             "data.domain=permute", f"run.dir={tmp_path}", "evaluation.matrix_samples=none"]  # fmt: skip
+             "data.domain=permute", f"run.dir={tmp_path}",
+             "evaluation.matrix_samples=none"]  # fmt: skip
     session = Session.start(resolve(words))
     test = session._splits.test
     assert isinstance(test, InDomains)
