@@ -149,6 +149,7 @@ def matrix_lines(continual: Mapping[str, Any]) -> list[str]:
     return [
         "accuracy of each experience after each:",
         *("  " + "  ".join(f"{percent(value):>7}" for value in row) for row in rows),
+        *([f"in turn: {'; '.join(continual['domains'])}"] if continual.get("domains") else []),
     ]
 
 

@@ -1,6 +1,7 @@
 """From a scenario to the objects of a run."""
 
 import math
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from streamlearn.continual import AccuracyMatrix
@@ -13,7 +14,15 @@ from streamlearn.learner import Learner
 from streamlearn.loop import Loop
 from streamlearn.recordlearner import RecordLearner
 from streamlearn.settings import LearnerSettings, StandardiseSettings, ViTSettings
-from streamlearn.streams import EndlessStream, Splits, Stream, TeacherSpec, open_data
+from streamlearn.streams import (
+    Domains,
+    EndlessStream,
+    InDomains,
+    Splits,
+    Stream,
+    TeacherSpec,
+    open_data,
+)
 from streamlearn.streams.base import Dataset
 from streamlearn.streams.records import open_records
 from streamlearn.streams.splits import hold_out
@@ -99,6 +108,8 @@ def _over_records(scenario: Scenario) -> Parts:
 def open_splits(scenario: Scenario) -> Splits:
     """Open the scenario's data; with `data.validation` a part of it stands in for the test set.
 
+    Where domains come in turn, the held-out items are spread over all of them.
+
     Raises:
         ConfigError: the data are records, which are not read by position.
     """
@@ -119,7 +130,13 @@ def open_splits(scenario: Scenario) -> Splits:
         image_size=data.image_size,
         teacher=_teacher(scenario) if data.kind == "teacher" else None,
     )
-    return hold_out(splits.train, data.validation) if data.validation else splits
+    if data.validation:
+        splits = hold_out(splits.train, data.validation)
+    if data.domain is not None and data.experiences is not None and splits.test is not None:
+        shape = splits.train.feature_shape
+        domains = Domains(data.domain, data.experiences, shape, scenario.seed)
+        splits = replace(splits, test=InDomains(splits.test, domains))
+    return splits
 
 
 def _teacher(scenario: Scenario) -> TeacherSpec:
@@ -151,6 +168,8 @@ def build_stream(scenario: Scenario, splits: Splits) -> Stream:
         epochs=data.epochs,
         augment=data.augment,
         experiences=data.experiences,
+        domain=data.domain,
+        imbalance=data.imbalance,
     )
 
 
@@ -178,11 +197,11 @@ def _drift(scenario: Scenario, task: Task) -> DriftMonitor | None:
 
 
 def _matrix(scenario: Scenario, splits: Splits, stream: Stream) -> AccuracyMatrix | None:
-    """What is measured after each group of classes, if they come in turn."""
+    """What is measured after each group of classes, or domain, if they come in turn."""
     settings = scenario.evaluation
-    if not (settings.matrix and stream.experiences and splits.test is not None):
-        return None
     classes = len(splits.train.classes)
+    if not (settings.matrix and stream.experiences and classes and splits.test is not None):
+        return None
     return AccuracyMatrix(splits.test, stream.experiences, classes, settings.matrix_samples)
 
 

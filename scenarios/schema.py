@@ -6,9 +6,10 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
 
 from streamlearn.drift import DriftSettings
-from streamlearn.sections import OptionalFloat, OptionalInt, Settings, bare_kind
+from streamlearn.sections import OptionalFloat, OptionalInt, Settings, bare_kind, none_word
 from streamlearn.settings import LearnerSettings
 from streamlearn.storage.objects import ObjectPath, RunPath, resolve
+from streamlearn.streams.domains import DomainName
 from streamlearn.streams.teachers import InputName, TeacherName
 
 __all__ = [
@@ -71,7 +72,18 @@ _KEYS_OF_KIND: dict[str, frozenset[str]] = {
     "generator": frozenset({"name", "seed"}),
 }
 _KEYS_OF_EVERY_KIND = frozenset(
-    {"kind", "order", "experiences", "limit", "on_error", "epochs", "augment", "validation"}
+    {
+        "kind",
+        "order",
+        "experiences",
+        "domain",
+        "imbalance",
+        "limit",
+        "on_error",
+        "epochs",
+        "augment",
+        "validation",
+    }
 )
 _KEYS_OF_TEACHER = frozenset({"kind", "limit"})
 """Of those, the ones that mean something for samples that are made as they are read."""
@@ -91,6 +103,9 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_names)]
 _TEACHERS_WITH = {"hidden": ("residual",), "width": ("residual", "softmax"), "kappa": ("softmax",)}
 
 
+OptionalDomain = Annotated[DomainName | None, BeforeValidator(none_word)]
+
+
 class DataSettings(Settings):
     """Where samples come from and in which order."""
 
@@ -103,12 +118,28 @@ class DataSettings(Settings):
         None, description="a data set or generator of river, such as Shuttle or RandomRBFDrift"
     )
     download: bool = Field(True, description="may be downloaded where it is not found")
-    order: Literal["shuffled", "given", "classes"] = Field(
+    order: Literal["shuffled", "given", "classes", "domains"] = Field(
         "shuffled",
-        description="shuffled by seed, as is, or group of classes after group, shuffled in each",
+        description="shuffled by seed, as is, group of classes after group, shuffled in each, or "
+        "shuffled in parts whose features are changed, see domain",
     )
     experiences: OptionalInt = Field(
-        None, ge=1, description="groups of classes, where they come in turn; none: each by itself"
+        None,
+        ge=1,
+        le=10_000,
+        description="groups of classes, where they come in turn, none: each by itself; or domains",
+    )
+    domain: OptionalDomain = Field(
+        None,
+        description="what changes from one experience to the next, where domains come in turn: the "
+        "order of pixels, the angle, brightness and contrast, or the noise of images",
+    )
+    imbalance: OptionalFloat = Field(
+        None,
+        gt=0,
+        le=1,
+        description="items of the rarest class for each of the most frequent one, others between, "
+        "drawn by seed from what is learnt; none: all items",
     )
     limit: OptionalInt = Field(None, ge=1, description="learn only this many samples of the order")
     epochs: int = Field(1, ge=1, le=100_000, description="passes over these samples")
@@ -174,10 +205,20 @@ class DataSettings(Settings):
                     f"data.{key} means nothing for data.teacher={self.teacher}; leave it out, or "
                     f"set data.teacher={teachers[0]}"
                 )
-        if self.experiences is not None and self.order != "classes":
+        if self.experiences is not None and self.order not in ("classes", "domains"):
             raise ValueError(
                 f"data.experiences={self.experiences} means nothing for data.order={self.order}; "
-                "set data.order=classes"
+                "set data.order=classes or data.order=domains"
+            )
+        if self.domain is not None and self.order != "domains":
+            raise ValueError(
+                f"data.domain={self.domain} means nothing for data.order={self.order}; set "
+                "data.order=domains"
+            )
+        if self.order == "domains" and (self.domain is None or self.experiences is None):
+            raise ValueError(
+                "data.order=domains needs to know which and how many; set data.experiences=5, say, "
+                "and data.domain=permute, rotate, brightness or noise"
             )
         return self
 
@@ -201,8 +242,8 @@ class EvaluationSettings(Settings):
     test: bool = Field(True, description="score the held-out test set at the end")
     matrix: bool = Field(
         True,
-        description="score held-out samples of all classes whenever a group of them was learnt, "
-        "with data.order=classes",
+        description="score held-out samples of all experiences whenever one was learnt, with "
+        "data.order=classes or domains",
     )
     matrix_samples: OptionalInt = Field(
         500, ge=1, description="at most so many for each group; none: all"

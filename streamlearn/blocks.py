@@ -284,10 +284,14 @@ class Block:
     def to(self, device: torch.device) -> None:
         """Move every tensor to a device."""
         for name, tensor in self.tensors().items():
-            if name in self.notes:
-                self.notes[name] = tensor.to(device)
-            else:
-                setattr(self, name, tensor.to(device))
+            self.replace(name, tensor.to(device))
+
+    def replace(self, name: str, tensor: Tensor) -> None:
+        """Put another tensor in the place of one."""
+        if name in self.notes:
+            self.notes[name] = tensor
+        else:
+            setattr(self, name, tensor)
 
     @property
     def padded(self) -> int:

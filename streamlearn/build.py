@@ -41,10 +41,12 @@ from streamlearn.models import (
     NetworkModel,
     NormalisedModel,
     Rehearsal,
+    Reservoir,
     RidgeModel,
     ScaledModel,
     Schedule,
     notes_for,
+    reservoir_columns,
 )
 from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
@@ -100,11 +102,11 @@ def check_task(settings: LearnerSettings, task: Task) -> None:
                 "out"
             )
         return
-    for name, plain in (("rehearse", "uniform"), ("adjust", "none")):
-        if getattr(chosen, name, plain) != plain:
+    for name, word, plain in (("rehearse", "balanced", "uniform"), ("adjust", "batch", "none")):
+        if getattr(chosen, name, plain) == word:
             raise ConfigError(
-                f"learner.{name}={getattr(chosen, name)} is about classes, but the targets are "
-                f"numbers; set learner.{name}={plain}"
+                f"learner.{name}={word} is about classes, but the targets are numbers; set "
+                f"learner.{name}={plain}"
             )
     if chosen.kind in _CLASSIFIERS:
         raise ConfigError(
@@ -331,7 +333,10 @@ def _unscaled_model(
     chosen = settings.learner
     if isinstance(chosen, (GrowingSettings, ParametricSettings)):
         wide = accumulation_dtype(hardware.dtype)
-        notes = notes_for(classes if loss.values else None, wide) if chosen.rehearsal else {}
+        outputs = classes if loss.values else None
+        kept = isinstance(chosen, ParametricSettings) and chosen.reservoir is not None
+        rehearses = bool(chosen.rehearsal) and not kept
+        notes = notes_for(outputs, wide, chosen.rehearse) if rehearses else {}
         network = build_network(settings, width, classes, hardware, tiers, shape, notes)
         growth = build_growth(settings, network)
         options: dict[str, Any] = {
@@ -340,18 +345,39 @@ def _unscaled_model(
             "adjust": chosen.adjust == "batch",
             "leave_out": chosen.leave_out,
         }
-        if chosen.rehearsal:
+        if rehearses:
             layers = [*_growing(network.hidden), *_growing([network.output])]
             options["rehearsal"] = Rehearsal(
                 layers, chosen.rehearsal, chosen.rehearse, settings.seed
             )
         if isinstance(chosen, GrowingSettings):
             return NetworkModel(network, loss, **options)
+        if kept:
+            options["reservoir"] = _reservoir(settings.seed, chosen, width, outputs, hardware)
         optimizer = build_optimizer(chosen.optimizer, network, lr=chosen.rate, **chosen.options())
         schedule = Schedule(chosen.schedule, chosen.schedule_samples, chosen.warmup)
         return NetworkModel(network, loss, optimizer=optimizer, schedule=schedule, **options)
     model = _plain_model(settings, chosen, width, classes, loss, hardware, tiers)
     return NormalisedModel(model) if chosen.normalise else model
+
+
+def _reservoir(
+    seed: int, chosen: ParametricSettings, width: int, outputs: int | None, hardware: Hardware
+) -> Reservoir:
+    """The reservoir that the settings name, empty.
+
+    Raises:
+        ConfigError: there is no room for a sample.
+    """
+    columns = reservoir_columns(width, outputs, hardware.dtype, chosen.rehearse)
+    sample = sum(column.row_bytes for column in columns.values())
+    size = chosen.reservoir_samples(sample)
+    if not size:
+        raise ConfigError(
+            f"learner.reservoir={chosen.reservoir} has no room for one sample, which takes "
+            f"{sample} bytes; give more, such as 64MiB"
+        )
+    return Reservoir(size, columns, chosen.rehearsal, chosen.rehearse, seed)
 
 
 def _plain_model(

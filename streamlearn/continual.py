@@ -1,7 +1,8 @@
 """What is kept of what was learnt: accuracies after each experience of a stream on all of them.
 
 R[i][j] is the held-out accuracy on the classes of experience j after experience i was learnt, both
-counted from 1, among all T experiences' classes. After the first n:
+counted from 1, among all T experiences' classes; or on items of all classes in the domain of
+experience j, where domains come in turn. After the first n:
 
     average accuracy    A_n = 1/n Σ_{j≤n} R[n][j]
     anytime accuracy    1/n Σ_{i≤n} A_i
@@ -23,8 +24,9 @@ from streamlearn.errors import ConfigError, FormatError
 from streamlearn.events import Testing
 from streamlearn.learner import Learner
 from streamlearn.state import StateTree
-from streamlearn.streams.base import Dataset
+from streamlearn.streams.base import Dataset, Rows
 from streamlearn.streams.experiences import Experience, labels_of
+from streamlearn.streams.splits import InDomains
 
 __all__ = [
     "AccuracyMatrix",
@@ -77,7 +79,7 @@ class AccuracyMatrix:
     """Scores held-out samples of every experience whenever one was learnt.
 
     Args:
-        dataset: held-out samples.
+        dataset: held-out samples; `InDomains` where domains are the experiences.
         experiences: of the stream.
         classes: their number.
         samples: at most so many of each experience, always the same ones; None is all.
@@ -98,12 +100,18 @@ class AccuracyMatrix:
     ) -> None:
         self._dataset = dataset
         self._chance = 1.0 / classes
-        labels = labels_of(dataset)
-        order = np.argsort(np.random.PCG64(_SEED).random_raw(len(labels)), kind="stable")
-        self._items: list[NDArray[np.int64]] = [
-            np.sort(order[np.isin(labels[order], experience.classes)][:samples])
-            for experience in experiences
-        ]
+        order = np.argsort(np.random.PCG64(_SEED).random_raw(len(dataset)), kind="stable")
+        self._items: list[NDArray[np.int64]]
+        self._domains: tuple[str, ...] = ()
+        if isinstance(dataset, InDomains):
+            self._domains = dataset.domains.names
+            self._items = [np.sort(order[:samples]) for _ in experiences]
+        else:
+            labels = labels_of(dataset)
+            self._items = [
+                np.sort(order[np.isin(labels[order], experience.classes)][:samples])
+                for experience in experiences
+            ]
         for number, items in enumerate(self._items, start=1):
             if not len(items):
                 raise ConfigError(
@@ -116,16 +124,22 @@ class AccuracyMatrix:
         """Score all samples with a learner as it is, and add a row once that is done."""
         row: list[float] = []
         done, total = 0, sum(len(items) for items in self._items)
-        for items in self._items:
+        for number, items in enumerate(self._items):
             correct = seen = 0
             for start in range(0, len(items), _ROWS):
-                part = self._dataset.read(items[start : start + _ROWS])
+                part = self._read(number, items[start : start + _ROWS])
                 hits = learner.predict(part.features) == part.targets
                 correct, seen = correct + int(hits.sum()), seen + len(hits)
                 done += min(_ROWS, len(items) - start)
                 yield Testing(done, total)
             row.append(correct / seen if seen else 0.0)
         self.rows.append(row)
+
+    def _read(self, number: int, items: NDArray[np.int64]) -> Rows:
+        """Held-out items as an experience has them."""
+        if isinstance(self._dataset, InDomains):
+            return self._dataset.read_in(number, items)
+        return self._dataset.read(items)
 
     def figures(self) -> dict[str, float | None]:
         """All that is said of the matrix, by name."""
@@ -138,8 +152,9 @@ class AccuracyMatrix:
         }
 
     def summary(self) -> dict[str, Any]:
-        """The figures, and the matrix itself."""
-        return {**self.figures(), "matrix": [list(row) for row in self.rows]}
+        """The figures, the matrix itself, and the domains' names where these come in turn."""
+        named = {"domains": list(self._domains)} if self._domains else {}
+        return {**self.figures(), "matrix": [list(row) for row in self.rows], **named}
 
     def state_dict(self) -> StateTree:
         """The rows so far."""

@@ -117,9 +117,10 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class ExperienceEnded:
-    """All samples of one class group of the stream were learnt.
+    """All samples of one class group or domain of the stream were learnt.
 
-    experience, experiences: its number, from 1, and how many there are. classes: their names.
+    experience, experiences: its number, from 1, and how many there are. classes: their names, or
+    that of the domain.
     accuracies: held-out, on each experience of the stream in turn, as far as that is measured.
     average_accuracy, forgetting: after this experience, see `continual`.
     """

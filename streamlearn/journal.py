@@ -128,7 +128,7 @@ class BlockSnapshot:
 
     def holds(self, name: str, block: Block) -> bool:
         """Whether a tensor of a block is this snapshot's too."""
-        return self.block is not None and getattr(self.block, name) is getattr(block, name)
+        return self.block is not None and self.block.tensors()[name] is block.tensors()[name]
 
 
 def stored_columns(

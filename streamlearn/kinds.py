@@ -1,12 +1,22 @@
 """The kinds of learners and what each can be told: the section `learner` of the settings."""
 
-from typing import Annotated, Literal, Self, TypeAlias
+import contextlib
+import re
+from typing import Annotated, Any, Literal, Self, TypeAlias
 
-from pydantic import Field, model_validator
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import PydanticCustomError
 
 from streamlearn.hardware import DeviceName, DtypeName
 from streamlearn.losses import LossName
-from streamlearn.sections import OptionalBool, OptionalFloat, OptionalInt, Settings
+from streamlearn.sections import OptionalBool, OptionalFloat, OptionalInt, Settings, none_word
 
 __all__ = [
     "COMMON",
@@ -60,8 +70,11 @@ Rehearsal = Annotated[
 ]
 
 Rehearse = Annotated[
-    Literal["uniform", "balanced"],
-    Field(description="which these are: any stored sample alike, or each class alike"),
+    Literal["uniform", "balanced", "loss"],
+    Field(
+        description="which these are: any stored sample alike, each class alike, or rather those "
+        "on which more was lost when they were last seen"
+    ),
 ]
 
 
@@ -78,6 +91,34 @@ Adjust = Annotated[
     Field(
         description="batch: learn as if all classes of a step were equally many, by adding the "
         "logarithm of each one's share to its output"
+    ),
+]
+
+
+def _samples_or_bytes(value: Any) -> Any:
+    """A number of samples as such; bytes, which have a unit, as they are written."""
+    value = none_word(value)
+    if value is None:
+        return value
+    text = str(value).strip()
+    if re.fullmatch(r"\d+", text):
+        return int(text)
+    # pydantic would take no notice of what stands behind a unit.
+    if isinstance(value, str) and re.fullmatch(r"[\d.]+\s*[a-zA-Z]+", text):
+        with contextlib.suppress(ValidationError):
+            return text if _BYTES.validate_python(text) else 0
+    raise PydanticCustomError("reservoir", "give samples, such as 5000, or bytes, such as 64MiB")
+
+
+_BYTES = TypeAdapter(ByteSize)
+
+Reservoir = Annotated[
+    int | str | None,
+    BeforeValidator(_samples_or_bytes),
+    Field(
+        description="how much a network of fixed size keeps of all samples, chosen by chance, for "
+        "learner.rehearsal to draw from: samples, such as 5000, or bytes, such as 64MiB; none: "
+        "nothing"
     ),
 ]
 
@@ -161,11 +202,18 @@ class ParametricSettings(TrainingSettings):
     leave_out: LeaveOut = True
     adjust: Adjust = "none"
     warmup: int = Field(0, ge=0, description="samples over which rates rise from zero")
+    reservoir: Reservoir = None
 
     @property
     def rate(self) -> float:
         """The rate of the optimizer."""
         return _RATES[self.optimizer] if self.lr is None else self.lr
+
+    def reservoir_samples(self, sample_bytes: int) -> int:
+        """How many samples of so many bytes each are kept; 0 where none are."""
+        if isinstance(self.reservoir, str):
+            return int(_BYTES.validate_python(self.reservoir)) // sample_bytes
+        return self.reservoir or 0
 
     def options(self) -> dict[str, float | int | str]:
         """The optimizer's settings that were set."""
@@ -185,6 +233,16 @@ class ParametricSettings(TrainingSettings):
             raise ValueError(
                 f"learner.schedule_samples={self.schedule_samples} means nothing without a "
                 "schedule; set learner.schedule=linear or cosine"
+            )
+        if self.reservoir is not None and not self.rehearsal:
+            raise ValueError(
+                f"learner.reservoir={self.reservoir} keeps samples that nothing draws; set "
+                "learner.rehearsal=64, say, or leave it out"
+            )
+        if self.reservoir == 0:
+            raise ValueError(
+                "learner.reservoir=0 keeps no sample to draw from; give samples or bytes, such as "
+                "64MiB, or set learner.rehearsal=0 and learner.reservoir=none"
             )
         return self
 

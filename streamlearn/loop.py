@@ -211,7 +211,7 @@ class Loop(Generic[L]):
                 samples=self.evaluation.samples,
                 experience=self.experience,
                 experiences=len(experiences),
-                classes=tuple(self.learner.classes[index] for index in experience.classes),
+                classes=experience.named(self.learner.classes),
                 accuracies=None if matrix is None else tuple(matrix.rows[-1]),
                 average_accuracy=figures.get("average_accuracy"),
                 forgetting=figures.get("forgetting"),

@@ -57,7 +57,7 @@ _TENSORS = {
     "value": ("side",),
     "born": ("born",),
 }
-"""Which tensors of a block a column is kept in."""
+"""Which tensors of a block a column is kept in; a note in that of its name."""
 
 
 class Tuples(NamedTuple):
@@ -283,6 +283,7 @@ class Memory(BlockList):
         weight: Tensor | None = None,
         value: Tensor | None = None,
         born: int | Tensor | None = None,
+        notes: Mapping[str, Tensor] | None = None,
     ) -> None:
         """Change columns of rows in their place; a block that is not in memory is not read.
 
@@ -292,6 +293,7 @@ class Memory(BlockList):
             weight: (n,).
             value: (n, C).
             born: (n,) int64, or one step for all; at least `PRIOR`. Brings dropped rows back.
+            notes: by column, (n, …).
 
         Raises:
             ShapeError: a row that is not there, is there twice or was dropped, or another width.
@@ -328,6 +330,7 @@ class Memory(BlockList):
             raise NotFiniteError(
                 "a rewrite would store a NaN or infinity in the memory; leave such rows out"
             )
+        columns |= self._noted(notes or {}, count)
         dead = self._dead(chosen)
         if born is None and dead.any():
             raise ShapeError(
@@ -396,9 +399,9 @@ class Memory(BlockList):
     def _unshare(self, index: int, block: Block, names: Collection[str]) -> None:
         """Give a block tensors of its own where snapshots hold those that are to change."""
         for snapshot in self._journal.snapshots(index):
-            for name in {tensor for column in names for tensor in _TENSORS[column]}:
+            for name in {tensor for column in names for tensor in _TENSORS.get(column, (column,))}:
                 if snapshot.holds(name, block):
-                    setattr(block, name, getattr(block, name).clone())
+                    block.replace(name, block.tensors()[name].clone())
 
     def gather(self, rows: Tensor, columns: Collection[str] | None = None) -> dict[str, Tensor]:
         """Columns of some rows, wherever they live, on the memory's device.

@@ -1,7 +1,7 @@
 """Growth as an optimizer: `FunctionalSGD(…).step()` stores what SGD would add to weights."""
 
 import math
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, TypedDict
 
 import torch
@@ -98,6 +98,7 @@ class FunctionalSGD:
         places: Tensor | None = None,
         stored: int = 0,
         notes: Mapping[str, Tensor] | None = None,
+        renewed: Collection[str] = (),
         before: Callable[[], object] | None = None,
         factor: float = 1.0,
     ) -> Tensor | None:
@@ -111,6 +112,7 @@ class FunctionalSGD:
                 No tuple is named twice.
             stored: tuples of each layer that places count.
             notes: by column, (B, …) of each sample, for the memories that have such columns.
+            renewed: those of the notes that samples with tuples of their own have written anew.
             before: called once nothing can refuse any more, before anything is stored; if it
                 raises, nothing is. For the step of other parameters, so that all move or none.
             factor: of the rates, for this step alone.
@@ -138,7 +140,9 @@ class FunctionalSGD:
                 for layer, tuples in writes
             ]
         noted = {} if notes is None else dict(notes)
+        anew: dict[str, Tensor] = {}
         if again is not None:
+            anew = {name: noted[name][again.to(noted[name].device)] for name in renewed}
             writes = [(layer, _chosen(tuples, ~again)) for layer, tuples in writes]
             noted = {name: note[(~again).to(note.device)] for name, note in noted.items()}
         checked = [  # all layers or none
@@ -151,7 +155,8 @@ class FunctionalSGD:
             before()
         self.steps += 1
         for layer, found, tuples in merged:
-            layer.memory.rewrite(found, weight=tuples.weight, value=tuples.value)
+            own = _own(layer.memory, anew)
+            layer.memory.rewrite(found, weight=tuples.weight, value=tuples.value, notes=own)
         for memory, rows in checked:
             if places is None or len(rows.key):
                 memory.append_checked(rows, born=self.steps)

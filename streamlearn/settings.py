@@ -378,6 +378,14 @@ class LearnerSettings(Settings):
             return
         if self.learner.revisit == "update":
             self._check_in_place("learner.revisit=update", "learner.revisit=append")
+        if getattr(self.learner, "reservoir", None) is not None:
+            if self.any_grows():
+                raise ValueError(
+                    f"learner.reservoir={getattr(self.learner, 'reservoir', None)} is for networks "
+                    "of fixed size, and layers of this one grow, which keep what they learnt; set "
+                    "learner.reservoir=none, or network.layers=dense"
+                )
+            return
         if self.learner.rehearsal:
             said = f"learner.rehearsal={self.learner.rehearsal}"
             self._check_in_place(said, "learner.rehearsal=0")
@@ -386,7 +394,8 @@ class LearnerSettings(Settings):
             if self.layer.kind == "parametric-softmax" or not grows:
                 raise ValueError(
                     f"{said} learns again what the first layer has stored, and that layer does not "
-                    "grow; set learner=growing, or learner.rehearsal=0"
+                    "grow; set learner=growing, learner.reservoir=64MiB to keep samples beside "
+                    "such a network, or learner.rehearsal=0"
                 )
 
     def _check_in_place(self, said: str, instead: str) -> None:

@@ -2,12 +2,14 @@
 
 from .base import Model, Scores, Taken
 from .discriminant import DiscriminantModel
+from .draws import Rehearse
 from .features import FeatureMap, FeaturesModel
 from .kernel import KernelModel
 from .knn import KNNModel
 from .network import NetworkModel
 from .normalised import NormalisedModel
-from .rehearsal import Rehearsal, Rehearse, Rehearsed, notes_for
+from .rehearsal import Rehearsal, Rehearsed, notes_for
+from .reservoir import Replayed, Reservoir, reservoir_columns
 from .ridge import RidgeModel
 from .scaled import ScaledModel
 from .schedule import Schedule
@@ -24,10 +26,13 @@ __all__ = [
     "Rehearsal",
     "Rehearse",
     "Rehearsed",
+    "Replayed",
+    "Reservoir",
     "RidgeModel",
     "ScaledModel",
     "Schedule",
     "Scores",
     "Taken",
     "notes_for",
+    "reservoir_columns",
 ]

@@ -18,9 +18,13 @@ from streamlearn.state import StateTree
 from .base import Scores, tensor_bytes
 from .places import Places
 from .rehearsal import Rehearsal, Rehearsed, root_mean_square
+from .reservoir import Reservoir
 from .schedule import Schedule
 
 __all__ = ["NetworkModel"]
+
+_LARGEST = 1e30
+"""Of a loss that is kept, so that a sum of them is finite."""
 
 
 class NetworkModel:
@@ -36,6 +40,7 @@ class NetworkModel:
         schedule: of the optimizer's rates; those of growing layers stay.
         update: whether a sample that comes again updates its own tuples rather than adding some.
         rehearsal: draws stored samples to be learnt again with each batch.
+        reservoir: keeps samples and draws from them to the same end, where no layer grows.
         adjust: learn as if all classes of a step were equally many, see `losses.log_shares`.
         leave_out: answer to samples that come again without the tuples that are their own.
     """
@@ -50,6 +55,7 @@ class NetworkModel:
         schedule: Schedule | None = None,
         update: bool = False,
         rehearsal: Rehearsal | None = None,
+        reservoir: Reservoir | None = None,
         adjust: bool = False,
         leave_out: bool = False,
     ) -> None:
@@ -60,6 +66,7 @@ class NetworkModel:
         self.schedule = schedule or Schedule()
         self.samples = 0
         self.rehearsal = rehearsal
+        self.reservoir = reservoir
         self.adjust = adjust
         self.leave_out = leave_out
         self._boost = 1.0  # factor of growing layers' rates
@@ -91,9 +98,10 @@ class NetworkModel:
             self.optimizer.zero_grad()
         count = len(codes)
         written = None if self.growth is None else self._written(self.growth, codes, targets, index)
-        if written is not None and written.again is not None:
-            again = written.again
-            codes = torch.cat([codes, again.codes.to(codes.dtype)])  # (B + R, D)
+        replayed = None if self.reservoir is None else self.reservoir.draw()
+        again = replayed if written is None else written.again
+        if again is not None:
+            codes = torch.cat([codes, again.codes.to(codes)])  # (B + R, D)
             targets = torch.cat([targets, again.targets.to(targets.device)])
         if written is not None and written.again is not None and self.leave_out:
             own = torch.cat([torch.full((count,), -1), written.again.rows])
@@ -102,6 +110,8 @@ class NetworkModel:
             output = self.network(self._cast(codes))
         targets = targets.to(output.device)
         losses = self.loss.per_sample(output, targets)  # (B + R,)
+        if written is not None and written.notes is not None:
+            written.notes["loss"] = losses.detach().clamp(max=_LARGEST)
         learnt = losses
         if self.adjust:
             shares = log_shares(targets, output.shape[-1]).to(output.dtype)
@@ -116,6 +126,10 @@ class NetworkModel:
             self._grow(self.growth, written, index, move)
         elif move is not None:
             move()
+        if self.reservoir is not None and replayed is not None:
+            self.reservoir.keep(
+                codes[:count], targets[:count], losses.detach().clamp(max=_LARGEST), replayed
+            )
         self.samples += count
         output = output.detach()[:count]
         return Scores(
@@ -138,9 +152,12 @@ class NetworkModel:
             places=written.places,
             stored=written.stored,
             notes=written.notes,
+            renewed=() if written.notes is None else ("loss",),
             before=move,
             factor=factor,
         )
+        if self.rehearsal is not None and written.notes is not None:
+            self.rehearsal.saw(written.places, written.notes["loss"])
         if self.places is not None:
             new = written.places[: len(written.places) - written.drawn]
             self.places.keep(new, index)
@@ -237,11 +254,12 @@ class NetworkModel:
 
     @property
     def nbytes(self) -> int:
-        """Parameters, the optimizer's state, and tuples."""
+        """Parameters, the optimizer's state, tuples, and samples that are kept."""
         tuples = sum(memory.nbytes for memory in self.memories().values())
         state = {} if self.optimizer is None else state_tree(self.optimizer)
         places = {} if self.places is None else self.places.state_dict()
-        rows = 0 if self.rehearsal is None else self.rehearsal.nbytes
+        kept = (self.rehearsal, self.reservoir)
+        rows = sum(0 if one is None else one.nbytes for one in kept)
         return rows + tuples + tensor_bytes([list(self._tensors_of()), state, places])
 
     def _tensors_of(self) -> Iterator[tuple[str, Tensor]]:
@@ -250,13 +268,14 @@ class NetworkModel:
         yield from self.network.named_buffers()
 
     def state_dict(self) -> StateTree:
-        """Parameters, both optimizers and the count of samples."""
+        """Parameters, both optimizers, the count of samples, and those that are kept."""
         return {
             "samples": self.samples,
             "boost": [self._boost, self._boosted],
             "growth": None if self.growth is None else self.growth.state_dict(),
             "optimizer": None if self.optimizer is None else state_tree(self.optimizer),
             "places": None if self.places is None else self.places.state_dict(),
+            **({} if self.reservoir is None else {"reservoir": self.reservoir.state_dict()}),
             "parameters": {name: tensor.detach() for name, tensor in self._tensors_of()},
         }
 
@@ -291,6 +310,8 @@ class NetworkModel:
             memory.clear()
         if self.rehearsal is not None:
             self.rehearsal.forget()
+        if self.reservoir is not None:
+            self.reservoir.load_state_dict(state["reservoir"])
 
 
 class _Written(NamedTuple):

@@ -6,8 +6,8 @@ adding their weights and values, so what a rehearsed sample would store is added
 it has: nothing grows. For deeper layers the key that is stored stays, though the query has moved.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Literal, NamedTuple, TypeAlias
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -19,28 +19,31 @@ from streamlearn.errors import RunStateError
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import Memory
 
-__all__ = ["Rehearsal", "Rehearse", "Rehearsed", "notes_for", "root_mean_square"]
+from .draws import Rehearse, Rows, Words, distinct, loss_keys, shares
 
-Rehearse: TypeAlias = Literal["uniform", "balanced"]
+__all__ = ["Rehearsal", "Rehearsed", "notes_for", "root_mean_square"]
 
 _STREAM = 0x5E1F
 """Keeps the draws apart from all else that a seed is used for."""
 
-Rows: TypeAlias = NDArray[np.int64]
 
-
-def notes_for(outputs: int | None, wide: torch.dtype) -> dict[str, Column]:
+def notes_for(
+    outputs: int | None, wide: torch.dtype, how: Rehearse = "uniform"
+) -> dict[str, Column]:
     """What the first layer's memory keeps beside each tuple so that its sample can come again.
 
     target: its class's index, or its K numbers. scale: its code's root mean square, `code = scale
-    · key`.
+    · key`. loss, where draws ask for it: what was last seen of the sample.
 
     Args:
         outputs: K, where targets are numbers; None where they are classes.
         wide: the dtype of weights.
+        how: stored samples are drawn.
     """
+    number = Column(None, str(wide).removeprefix("torch."))
     target = Column(None, "int64") if outputs is None else Column(outputs, "float64")
-    return {"target": target, "scale": Column(None, str(wide).removeprefix("torch."))}
+    notes = {"target": target, "scale": number}
+    return notes | {"loss": number} if how == "loss" else notes
 
 
 def root_mean_square(codes: Tensor) -> Tensor:
@@ -67,7 +70,7 @@ class Rehearsal:
             sample behind its starting rows.
         count: R, the most samples that are drawn at a step.
         how: "uniform": each stored sample alike; "balanced": each class alike, as far as it has
-            as many.
+            as many; "loss": by what was last lost on it, see `draws`.
         seed: of the draws.
     """
 
@@ -86,6 +89,8 @@ class Rehearsal:
         self._rows: dict[int, _Growing] = {}
         self._known = self._first
         self._dead = 0
+        self._losses = np.zeros(0)  # of all samples, the dropped ones too
+        self._gone = np.zeros(0, np.bool_)  # samples that are known to be dropped
 
     @property
     def stored(self) -> int:
@@ -94,8 +99,8 @@ class Rehearsal:
 
     @property
     def nbytes(self) -> int:
-        """What finding rows by their class takes."""
-        return 8 * self.stored if self.how == "balanced" else 0
+        """What finding rows by their class, or their loss, takes."""
+        return {"uniform": 0, "balanced": 8, "loss": 9}[self.how] * self.stored
 
     def draw(self, step: int, without: Rows | None = None) -> Rehearsed:
         """At most R stored samples.
@@ -124,20 +129,35 @@ class Rehearsal:
         scale = there["scale"][:, None]
         return Rehearsed(rows, scale * there["key"].to(scale.dtype), there["target"].cpu())
 
-    def _chosen(self, words: Callable[[int], NDArray[np.uint64]]) -> Rows:
+    def saw(self, places: Tensor, losses: Tensor) -> None:
+        """What was lost on samples at a step, once that is stored beside their tuples.
+
+        Args:
+            places: (n,) int64 of the samples' tuples, counted behind the starting rows.
+            losses: (n,).
+        """
+        if self.how == "loss":
+            there = places.cpu().numpy()
+            known = there < len(self._losses)  # others are read when they are looked at
+            stored = losses.to("cpu", self._memories[0].layout.dtype_of("loss"))
+            self._losses[there[known]] = stored.double().numpy()[known]
+
+    def _chosen(self, words: Words) -> Rows:
         """Distinct rows, in ascending order."""
+        if self.how == "loss":
+            return self._first + self._by_loss(words)
         dead = sum(len(memory) - memory.live for memory in self._memories)
         if dead != self._dead:
             self.forget()
             self._dead = dead
         if self.how == "uniform" and not dead:
-            return np.sort(_distinct(words, self.stored, self.count)) + self._first
+            return np.sort(distinct(words, self.stored, self.count)) + self._first
         self._look()
         groups = [group for _, group in sorted(self._rows.items())]
-        shares = _shares(words, np.array([len(group) for group in groups], np.int64), self.count)
+        wanted = shares(words, np.array([len(group) for group in groups], np.int64), self.count)
         parts = [
-            group.rows[_distinct(words, len(group), share)]
-            for group, share in zip(groups, shares.tolist(), strict=True)
+            group.rows[distinct(words, len(group), share)]
+            for group, share in zip(groups, wanted.tolist(), strict=True)
             if share
         ]
         return np.sort(np.concatenate(parts)) if parts else np.zeros(0, np.int64)
@@ -156,6 +176,41 @@ class Rehearsal:
             for name in np.unique(targets).tolist():
                 self._rows.setdefault(name, _Growing()).add(rows[targets == name])
             self._known = stop
+
+    def _by_loss(self, words: Words) -> Rows:
+        """Distinct samples in ascending order, drawn by their losses.
+
+        Whether one was dropped is only looked up for those that would be drawn: what others say
+        may lie in a store.
+        """
+        self._look_at_losses()
+        count, dead = self.stored, sum(len(memory) - memory.live for memory in self._memories)
+        if dead < self._dead:  # some were brought back
+            self._gone[:] = False
+        self._dead = dead
+        keys = loss_keys(words(count), self._losses)
+        keys[self._gone] = np.inf
+        looked = self.count
+        while True:
+            if looked >= count:
+                first = np.argsort(keys, kind="stable")
+            else:
+                first = np.argpartition(keys, looked)[:looked]
+                first = first[np.argsort(keys[first], kind="stable")]
+            gone = self._dropped(first + self._first)
+            self._gone[first[gone]] = True
+            if looked >= count or looked - int(gone.sum()) >= self.count:
+                return np.sort(first[~gone][: self.count])
+            looked *= 2
+
+    def _look_at_losses(self) -> None:
+        """Read the losses of samples that are new."""
+        memory, known = self._memories[0], len(self._losses)
+        if known < self.stored:
+            rows = torch.arange(self._first + known, len(memory))
+            found = memory.gather(rows, ("loss",))["loss"].double().cpu().numpy()
+            self._losses = np.concatenate([self._losses, found])
+            self._gone = np.concatenate([self._gone, np.zeros(len(found), np.bool_)])
 
     def _dropped(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows have no tuple any more in some layer, (n,)."""
@@ -195,32 +250,3 @@ def _dead(memory: Memory, rows: Rows) -> NDArray[np.bool_]:
     born = memory.gather(torch.from_numpy(rows), ("born",))["born"]
     dead: NDArray[np.bool_] = (born == DEAD).cpu().numpy()
     return dead
-
-
-def _distinct(words: Callable[[int], NDArray[np.uint64]], count: int, wanted: int) -> Rows:
-    """So many different numbers below `count`, or all of them, each alike."""
-    if wanted >= count:
-        return np.arange(count, dtype=np.int64)
-    if count <= 4 * wanted:
-        return np.argsort(words(count), kind="stable")[:wanted]
-    numbers = np.zeros(0, np.int64)
-    while len(numbers) < wanted:  # hardly ever more than once
-        drawn = (words(2 * wanted) % np.uint64(count)).astype(np.int64)
-        numbers = np.concatenate([numbers, drawn])
-        numbers = numbers[np.sort(np.unique(numbers, return_index=True)[1])]
-    return numbers[:wanted]
-
-
-def _shares(words: Callable[[int], NDArray[np.uint64]], counts: Rows, wanted: int) -> Rows:
-    """How many to draw of each class: alike as far as it has them; chance says who has one more."""
-    shares = np.zeros_like(counts)
-    left = min(wanted, int(counts.sum()))
-    while left:
-        open_ = np.flatnonzero(counts > shares)
-        each = left // len(open_)
-        if each == 0:
-            open_ = open_[np.argsort(words(len(open_)), kind="stable")[:left]]
-        added = np.minimum(counts[open_] - shares[open_], max(each, 1))
-        shares[open_] += added
-        left -= int(added.sum())
-    return shares

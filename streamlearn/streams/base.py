@@ -1,5 +1,6 @@
 """A stream: a data set, an order over it, and a cursor that can be saved and restored."""
 
+import bisect
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -14,12 +15,13 @@ from streamlearn.state import StateTree
 from streamlearn.tasks import Task
 
 from .augment import Augmentation, AugmentName
-from .experiences import Experience, in_turn, labels_of
+from .domains import DomainName, Domains
+from .experiences import Experience, in_parts, in_turn, labels_of, long_tailed
 
 __all__ = ["AnyStream", "Batch", "Dataset", "OnError", "Order", "Rows", "SkippedItem", "Stream"]
 
 OnError = Literal["skip", "stop"]
-Order = Literal["shuffled", "given", "classes"]
+Order = Literal["shuffled", "given", "classes", "domains"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,18 +133,23 @@ class Stream:
 
     Args:
         dataset: where the items come from.
-        order: "shuffled" (a permutation drawn from `seed`), "given", or "classes": the items of
-            the shuffled order, class group after class group.
+        order: "shuffled" (a permutation drawn from `seed`), "given", "classes": the items of
+            the shuffled order, class group after class group, or "domains": the shuffled order
+            in equal parts, in each of which features are changed in another way.
         seed: of the permutation; the same seed gives the same order on every machine.
         limit: stop after this many items of the order.
         epochs: how often to go through these items. A shuffled order is another one each time; no
             mini-batch has items of two epochs.
         augment: "paper" changes images in every epoch, see `Augmentation`.
-        experiences: the number of class groups; None is one for each class.
+        experiences: the number of class groups, None is one for each class; or of domains.
+        domain: how features are changed, where domains are the order; see `Domains`.
+        imbalance: leave items out so that the rarest class has this share of what the most
+            frequent one has, in (0, 1]; see `long_tailed`. The limit counts what stays.
 
     Attributes:
-        experiences: the class groups in turn, where that is the order; no mini-batch has items of
-            two of them.
+        experiences: the class groups, or domains, in turn, where that is the order; no mini-batch
+            has items of two of them.
+        domains: what is done to features, where domains are the order.
 
     The cursor counts consumed items, over all epochs. It moves when a batch is handed out, so a
     state saved between two batches resumes with the next one.
@@ -150,6 +157,8 @@ class Stream:
     """
 
     experiences: tuple[Experience, ...] = ()
+    domains: Domains | None = None
+    imbalance: float | None = None
 
     def __init__(
         self,
@@ -161,6 +170,8 @@ class Stream:
         epochs: int = 1,
         augment: AugmentName = "none",
         experiences: int | None = None,
+        domain: DomainName | None = None,
+        imbalance: float | None = None,
     ) -> None:
         if limit is not None and limit < 1:
             raise ConfigError(f"data.limit={limit} must be at least 1; leave it out for all items")
@@ -170,25 +181,32 @@ class Stream:
         self.order: Order = order
         self.seed = seed
         count = len(dataset)
-        if order != "given":
-            # numpy promises the raw words of a bit generator across versions and machines, but not
-            # what `permutation` makes of them.
-            words = np.random.PCG64(seed).random_raw(count)
-            items: NDArray[np.int64] = np.argsort(words, kind="stable")[:limit]
-        else:
-            items = np.arange(count, dtype=np.int64)[:limit]
-        if order == "classes":
-            if epochs > 1:
-                raise ConfigError(
-                    f"data.epochs={epochs} is not possible where classes come in turn, each once; "
-                    "set data.epochs=1, or data.order=shuffled"
-                )
+        # numpy promises the raw words of a bit generator across versions and machines, but not
+        # what `permutation` makes of them.
+        shuffled = np.argsort(np.random.PCG64(seed).random_raw(count), kind="stable")
+        items: NDArray[np.int64] = np.arange(count) if order == "given" else shuffled
+        if imbalance is not None:
+            items = items[self._kept(shuffled, imbalance)[items]]
+        items = items[:limit]
+        if order in ("classes", "domains") and epochs > 1:
+            raise ConfigError(
+                f"data.epochs={epochs} is not possible where {order} come in turn, each once; "
+                "set data.epochs=1, or data.order=shuffled"
+            )
+        if order == "domains":
+            self.domains = self._domains(domain, experiences)
+            self.experiences = in_parts(items, len(dataset.classes), self.domains.names)
+        elif domain is not None:
+            raise ConfigError(
+                f"data.domain={domain} means nothing for data.order={order}; set data.order=domains"
+            )
+        elif order == "classes":
             labels = labels_of(dataset)
             items, self.experiences = in_turn(items, labels, len(dataset.classes), experiences)
         elif experiences is not None:
             raise ConfigError(
                 f"data.experiences={experiences} means nothing for data.order={order}; set "
-                "data.order=classes"
+                "data.order=classes or data.order=domains"
             )
         self.epoch_items = len(items)
         later = [self._reordered(items, epoch) for epoch in range(1, epochs)]
@@ -197,6 +215,28 @@ class Stream:
             Augmentation(dataset.feature_shape, count, seed) if augment == "paper" else None
         )
         self.position = 0
+
+    def _kept(self, shuffled: NDArray[np.int64], imbalance: float) -> NDArray[np.bool_]:
+        """Which items of the data set stay, by position."""
+        if not 0 < imbalance <= 1:
+            raise ConfigError(
+                f"data.imbalance={imbalance:g} must be above 0 and at most 1, the share of the "
+                "rarest class in the most frequent one's items; leave it out for all items"
+            )
+        self.imbalance = imbalance
+        labels = labels_of(self.dataset, "be made imbalanced", "leave data.imbalance out")
+        stays = long_tailed(shuffled, labels, len(self.dataset.classes), imbalance, self.seed)
+        kept = np.zeros(len(shuffled), np.bool_)
+        kept[shuffled[stays]] = True
+        return kept
+
+    def _domains(self, domain: DomainName | None, experiences: int | None) -> Domains:
+        if domain is None or experiences is None:
+            raise ConfigError(
+                "data.order=domains needs to know which and how many; set data.experiences=5, say, "
+                "and data.domain=permute, rotate, brightness or noise"
+            )
+        return Domains(domain, experiences, self.dataset.feature_shape, self.seed)
 
     def _reordered(self, items: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
         """The items in the order of a later epoch."""
@@ -265,9 +305,12 @@ class Stream:
 
     def _read(self, start: int, stop: int) -> Rows:
         rows = self.dataset.read(self._items[start:stop])
-        if self._augment is None:
-            return rows
-        features = self._augment(rows.features, rows.index, start // self.epoch_items)
+        features = rows.features
+        if self._augment is not None:
+            features = self._augment(features, rows.index, start // self.epoch_items)
+        if self.domains is not None:
+            stops = [experience.stop for experience in self.experiences]
+            features = self.domains(features, rows.index, bisect.bisect_right(stops, start))
         return replace(rows, features=features)
 
     def close(self) -> None:
@@ -283,6 +326,10 @@ class Stream:
         }
         if self.experiences:
             state["experiences"] = len(self.experiences)
+        if self.domains is not None:
+            state["domain"] = self.domains.kind
+        if self.imbalance is not None:
+            state["imbalance"] = self.imbalance
         return state
 
     def load_state_dict(self, state: StateTree) -> None:
@@ -293,7 +340,7 @@ class Stream:
 
         """
         here = self.state_dict()
-        for key in ("items", "order", "seed", "experiences"):
+        for key in ("items", "order", "seed", "experiences", "domain", "imbalance"):
             if state.get(key) != here.get(key):
                 raise FormatError(
                     f"the run was learning a stream with {key} {state.get(key)!r} but the data now "

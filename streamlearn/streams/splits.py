@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +13,20 @@ from streamlearn.errors import ConfigError, DataError
 from streamlearn.tasks import Task
 
 from .base import Dataset, OnError, Rows, SkippedItem
+from .domains import Domains
 from .experiences import labels_of
 from .teachers import TeacherSpec
 
-__all__ = ["Request", "Splits", "Subset", "given_path", "hold_out", "refuse", "unknown_word"]
+__all__ = [
+    "InDomains",
+    "Request",
+    "Splits",
+    "Subset",
+    "given_path",
+    "hold_out",
+    "refuse",
+    "unknown_word",
+]
 
 _HOLD_OUT_SEED = 0x5EED
 """Fixed, so that a held-out item stays held out whatever the seed of the run is."""
@@ -96,6 +106,65 @@ class Subset:
         # Ascending items: where an item stands in the subset is found by bisection.
         places = np.searchsorted(self._items, rows.index.numpy())
         return Rows(rows.features, rows.targets, torch.from_numpy(places), rows.skipped)
+
+
+class InDomains:
+    """Held-out items, spread over all domains: item j is of domain j modulo their number.
+
+    Args:
+        dataset: the items as they are.
+        domains: what is done to them.
+    """
+
+    def __init__(self, dataset: Dataset, domains: Domains) -> None:
+        self._dataset = dataset
+        self.domains = domains
+
+    @property
+    def name(self) -> str:
+        """What the data set is called."""
+        return self._dataset.name
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """Its classes."""
+        return self._dataset.classes
+
+    @property
+    def task(self) -> Task:
+        """What targets are in it."""
+        return self._dataset.task
+
+    @property
+    def feature_shape(self) -> tuple[int, ...]:
+        """The shape of one item."""
+        return self._dataset.feature_shape
+
+    def __len__(self) -> int:
+        return len(self._dataset)
+
+    def labels(self) -> NDArray[np.int64]:
+        """Every item's class, (n,), if the data set knows them."""
+        return labels_of(self._dataset)
+
+    def read(self, index: NDArray[np.int64]) -> Rows:
+        """The rows at these positions, each in its domain."""
+        rows = self._dataset.read(index)
+        features = rows.features.clone()
+        own = rows.index % len(self.domains)
+        for number in set(own.tolist()):
+            those = own == number
+            features[those] = self.domains(
+                rows.features[those], rows.index[those], number, held_out=True
+            )
+        return replace(rows, features=features)
+
+    def read_in(self, number: int, index: NDArray[np.int64]) -> Rows:
+        """The rows at these positions, all in one domain."""
+        rows = self._dataset.read(index)
+        return replace(
+            rows, features=self.domains(rows.features, rows.index, number, held_out=True)
+        )
 
 
 def hold_out(dataset: Dataset, fraction: float) -> Splits:

@@ -222,7 +222,7 @@ def test_dropped_rows_contribute_exactly_nothing(kind: Kind, size: float) -> Non
         fill(layer, 700, size=size)
     rows = torch.arange(30, 650)
     dropped.memory.drop(rows)
-    nothing = {"key": torch.zeros(620, WIDTH), "value": torch.zeros(620, OUTPUTS)}
+    nothing: dict[str, Any] = {"key": torch.zeros(620, WIDTH), "value": torch.zeros(620, OUTPUTS)}
     zeroed.memory.rewrite(rows, weight=torch.zeros(620), **nothing)
     query = size * randn(5, WIDTH, dtype=torch.float32)
     assert torch.equal(dropped(query), zeroed(query))

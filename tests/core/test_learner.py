@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from streamlearn import Learner
+from streamlearn.bits import to_bits
 from streamlearn.build import build_encoder, build_growth, build_network
 from streamlearn.encoders import ModuleEncoder
 from streamlearn.errors import ConfigError, NotFiniteError, ShapeError
@@ -73,7 +74,7 @@ def content(model: Learner) -> list[Any]:
         for block in memory.host_blocks()
         for column, array in block.items()
     ]
-    return [tree, [(name, tensor.numpy().tobytes()) for name, tensor in tensors.items()], rows]
+    return [tree, [(name, to_bits(tensor).tobytes()) for name, tensor in tensors.items()], rows]
 
 
 # -- scored, then learnt ---------------------------------------------------------------------------

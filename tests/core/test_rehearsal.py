@@ -1,6 +1,7 @@
 """Rehearsal: stored samples come again, and what they teach goes into their own tuples."""
 
 import copy
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from streamlearn.layers import DualLinear, RBFLayer, WeightedSoftmax
 from streamlearn.losses import LOSSES, cross_entropy, log_shares
 from streamlearn.memory import Column, Memory, Tuples
 from streamlearn.models import NetworkModel, Rehearsal, ScaledModel, notes_for
+from streamlearn.models.draws import FLOOR, loss_keys
 from streamlearn.networks import ResNetMLP
 from streamlearn.optim import FunctionalSGD
 from streamlearn.widening import widen_memory
@@ -27,7 +29,8 @@ from .making import arrays, backward, generator, randn, relative
 from .test_learner import CLASSES, blobs, content, feed, growth_of, learner
 
 D, C = 6, 3
-NOTES = notes_for(None, torch.float64)
+NOTES = notes_for(None, torch.float64, "loss")
+HOWS = ["uniform", "balanced", "loss"]
 
 
 def made(count: int = 12, how: str = "uniform", **sections: Any) -> Learner:
@@ -136,7 +139,9 @@ def nn_of(*layers: torch.nn.Module) -> torch.nn.Module:
     return torch.nn.ModuleList(layers)
 
 
-@pytest.mark.parametrize(("how", "leave_out"), [("uniform", True), ("balanced", False)])
+@pytest.mark.parametrize(
+    ("how", "leave_out"), [("uniform", True), ("balanced", False), ("loss", True)]
+)
 def test_steps_with_rehearsal_are_those_of_the_reference(how: str, leave_out: bool) -> None:
     model = network(7, how, leave_out)
     assert isinstance(model.network, ResNetMLP)
@@ -191,9 +196,7 @@ def test_a_sample_without_any_feature_comes_again_as_zeros() -> None:
 
 
 @settings(max_examples=15, deadline=None)
-@given(
-    count=st.integers(0, 40), how=st.sampled_from(["uniform", "balanced"]), size=st.integers(1, 9)
-)
+@given(count=st.integers(0, 40), how=st.sampled_from(HOWS), size=st.integers(1, 9))
 def test_rows_are_those_of_the_samples_however_many_come_again(
     count: int, how: str, size: int
 ) -> None:
@@ -270,7 +273,8 @@ def stocked(counts: list[int], count: int, how: Any) -> tuple[Rehearsal, Memory]
     targets = targets[torch.randperm(len(targets), generator=generator(1))]
     rows = len(targets)
     tuples = Tuples(randn(rows, D), torch.zeros(rows), randn(rows, C, seed=1))
-    notes = {"target": targets, "scale": torch.ones(rows)}
+    losses = torch.rand(rows, generator=generator(5), dtype=torch.float64)
+    notes = {"target": targets, "scale": torch.ones(rows), "loss": losses}
     layer.memory.append(tuples, 1, notes)
     return rehearsal, layer.memory
 
@@ -297,7 +301,94 @@ def test_uniform_draws_are_uniform() -> None:
     assert abs(float(drawn.double().var()) - 19) < 3  # 400 draws with chance 1/20
 
 
-@pytest.mark.parametrize("how", ["uniform", "balanced"])
+def test_chances_by_loss_are_those_of_the_formula() -> None:
+    """First draws: p ∝ ℓ/ℓ̄ + ε. All of R: as one is drawn after the other without replacement."""
+    losses = np.array([0.0, 0.5, 1.0, 2.0, 4.0])
+    words = np.random.PCG64(3).random_raw(5 * 20_000).reshape(-1, 5)
+    order = np.array([loss_keys(row, losses) for row in words]).argsort(1)
+    chances = losses / losses.mean() + FLOOR
+    chances /= chances.sum()
+    np.testing.assert_allclose(np.bincount(order[:, 0]) / len(order), chances, atol=0.01)
+    second = sum(chances[i] * np.where(np.arange(5) == i, 0, chances) / (1 - chances[i])
+                 for i in range(5))  # fmt: skip
+    np.testing.assert_allclose(np.bincount(order[:, 1]) / len(order), second, atol=0.01)
+    assert np.isfinite(loss_keys(words[0], np.zeros(5))).all()  # then all are alike
+    assert np.isfinite(loss_keys(np.full(5, 2**64 - 1, np.uint64), losses)).all()
+    assert np.isfinite(loss_keys(np.zeros(5, np.uint64), np.full(5, 1e30))).all()
+
+
+def test_samples_on_which_more_is_lost_come_more_often() -> None:
+    rehearsal, memory = stocked([700, 300], 50, "loss")
+    losses = memory.gather(torch.arange(1000), ("loss",))["loss"].numpy()
+    drawn = torch.cat([rehearsal.draw(step).rows for step in range(400)]).bincount(minlength=1000)
+    fifths = [drawn.numpy()[part].mean() for part in np.array_split(losses.argsort(), 5)]
+    expected = np.array([0.2, 0.6, 1.0, 1.4, 1.8]) + FLOOR
+    np.testing.assert_allclose(
+        np.array(fifths) / np.sum(fifths), expected / expected.sum(), atol=0.02
+    )
+
+
+@pytest.mark.parametrize("kind", ["growing", "parametric"])
+def test_the_loss_of_a_sample_is_what_was_last_seen_of_it(kind: str) -> None:
+    section = {"kind": kind, "batch": 8, "dtype": "float64", "rehearsal": 9, "rehearse": "loss"}
+    more = {"optimizer": "sgd"} if kind == "parametric" else {}
+    layers = "mixed" if kind == "parametric" else None
+    model = learner(learner=section | more, network={"hidden": 1, "layers": layers})
+    features, targets = blobs(120)
+    inner = rehearsal_of(model) if model.model is not None else None
+    expected = np.full(120, np.nan)
+    for start in range(0, 120, 8):
+        part = slice(start, start + 8)
+        if model.model is not None:
+            assert isinstance(model.model, NetworkModel)
+            inner = rehearsal_of(model)
+            step = model.model.growth.steps if model.model.growth is not None else 0
+            rows = inner.draw(step).rows.numpy()
+        scores = model.learn(features[part], targets[part])
+        if inner is not None:
+            expected[part] = scores.losses.numpy()
+            memory = next(iter(model.memories().values()))
+            first = len(memory) - inner.stored
+            kept = memory.gather(torch.arange(first, len(memory)), ("loss",))["loss"].numpy()
+            new = ~np.isnan(expected[: start + 8])
+            new[rows - first] = False
+            np.testing.assert_allclose(kept[new], expected[: start + 8][new], rtol=1e-6)
+            expected[rows - first] = np.nan  # another one now
+            assert (kept >= 0).all()
+    assert inner is not None
+    inner.draw(0)
+    np.testing.assert_array_equal(inner._losses, memory.gather(
+        torch.arange(first, len(memory)), ("loss",))["loss"].numpy())  # fmt: skip
+
+
+def test_samples_that_were_dropped_and_come_back_are_drawn_again() -> None:
+    rehearsal, memory = stocked([100], 20, "loss")
+    memory.drop(torch.arange(90))
+    assert rehearsal.draw(0).rows.tolist() == [*range(90, 100)]
+    memory.rewrite(torch.arange(5), born=1)
+    assert rehearsal.draw(0).rows.tolist() == [*range(5), *range(90, 100)]
+
+
+def test_drawing_by_loss_costs_little() -> None:
+    """And asks a store for nothing but what is drawn."""
+    rehearsal, memory = stocked([100_000], 64, "loss")
+    rehearsal.draw(0)
+    asked: list[int] = []
+    gather = memory.gather
+
+    def counted(rows: torch.Tensor, columns: Any = None) -> dict[str, torch.Tensor]:
+        asked.append(len(rows))
+        return gather(rows, columns)
+
+    memory.gather = counted  # type: ignore[method-assign]
+    began = time.perf_counter()
+    for step in range(10):
+        rehearsal.draw(step)
+    assert time.perf_counter() - began < 1.0  # 5 ms each where nothing else runs
+    assert max(asked) == 64
+
+
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("stored", [0, 1, 7, 30, 160])
 def test_no_sample_is_drawn_twice_at_a_step(how: str, stored: int) -> None:
     rehearsal, _ = stocked([stored, 0, stored // 2], 30, how)
@@ -307,7 +398,7 @@ def test_no_sample_is_drawn_twice_at_a_step(how: str, stored: int) -> None:
         assert torch.equal(rehearsal.draw(step).rows, rows)
 
 
-@pytest.mark.parametrize("how", ["uniform", "balanced"])
+@pytest.mark.parametrize("how", HOWS)
 def test_what_was_dropped_is_never_drawn(how: str) -> None:
     rehearsal, memory = stocked([40, 30], 20, how)
     rehearsal.draw(0)
@@ -378,7 +469,7 @@ def test_only_what_is_learnt_is_adjusted_not_what_is_said() -> None:
 # -- saved, and in every tier ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", ["uniform", "balanced"])
+@pytest.mark.parametrize("how", HOWS)
 @pytest.mark.parametrize("parametric", [False, True])
 def test_a_learner_that_rehearses_goes_on_with_the_same_bits(
     how: str, parametric: bool, tmp_path: Path
@@ -400,7 +491,7 @@ def test_a_learner_that_rehearses_goes_on_with_the_same_bits(
         assert content(restored) == content(model)
 
 
-@pytest.mark.parametrize("how", ["uniform", "balanced"])
+@pytest.mark.parametrize("how", HOWS)
 def test_a_budget_changes_no_bit(how: str) -> None:
     features, targets = blobs(2200)
     found = []
@@ -454,7 +545,7 @@ def test_numbers_are_rehearsed_as_well() -> None:
     ({"optimizer": {"decay": 0.1}}, r"age does not matter; set optimizer\.momentum=0"),
     ({"learner": {"kind": "parametric", "rehearsal": 9}}, "that layer does not grow"),
     ({"learner": {"kind": "parametric", "rehearsal": 9}, "layer": "parametric-softmax"},
-     "that layer does not grow; set learner=growing, or learner.rehearsal=0"),
+     "that layer does not grow; set learner=growing, learner.reservoir=64MiB"),
     ({"learner": {"kind": "parametric", "rehearsal": 9}, "network": "vit"}, "network=vit may"),
     ({"learner": {"rehearsal": -1}}, "rehearsal=-1"),
     ({"learner": {"rehearsal": 9, "rehearse": "often"}}, "rehearse"),

@@ -26,6 +26,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "cosine": ("learner=parametric", "learner.optimizer=adamw", "learner.schedule=cosine"),
     "mixed": (*MIXED, "learner.optimizer=foof"),
     "softmax": ("learner=parametric", "layer=parametric-softmax", "layer.width=30"),
+    "reservoir": ("learner=parametric", "network.width=20", "learner.rehearsal=9",
+                  "learner.reservoir=120"),
     "knn": ("learner=knn", "learner.weighting=kernel"),
     "ridge": ("learner=ridge",),
     "discriminant": ("learner=discriminant",),
@@ -34,7 +36,7 @@ KINDS: dict[str, tuple[str, ...]] = {
     "epochs": ("data.limit=150", "data.epochs=3", "network.hidden=1"),
     "update": ("data.limit=150", "data.epochs=3", "learner.revisit=update", "network.hidden=1"),
     "nystroem": ("learner=features", "learner.map=nystroem", "learner.count=50"),
-}
+}  # fmt: skip
 
 
 @pytest.fixture(params=KINDS)

@@ -20,6 +20,7 @@ from .test_budget import columns
 WORDS = [
     "data.order=classes", "data.experiences=5", "network.hidden=1", "learner.rehearsal=48",
     "encoder.fit=256", "memory.block_rows=512", "checkpoint.every_steps=7", "seed=3",
+    "learner.dtype=float32",
 ]  # fmt: skip
 SMALL = "memory.host_budget=1100KB"
 
@@ -70,6 +71,22 @@ def test_it_ends_with_the_same_bits_through_stops_and_little_room(
     assert verify(tmp_path / "a").damage == ()
     *_, tested = evaluate(tmp_path / "a", [SMALL])
     assert tested.accuracy == expected.test_accuracy  # type: ignore[union-attr]
+
+
+def test_draws_by_loss_end_with_the_same_bits_through_stops_and_little_room(tmp_path: Path) -> None:
+    words = [*WORDS, "learner.rehearse=loss", f"run.dir={tmp_path}"]
+    expected = drive(Session.start(resolve([*words, "run.name=whole"])))[-1]
+    drive(Session.start(resolve([*words, SMALL, "run.name=a"])), 40)
+    drive(Session.resume(tmp_path / "a"), 70)
+    found = drive(Session.resume(tmp_path / "a"))[-1]
+    assert isinstance(found, Finished)
+    assert isinstance(expected, Finished)
+    assert found.continual == expected.continual
+    wanted = columns(tmp_path / "whole")
+    for name, rows in columns(tmp_path / "a").items():
+        np.testing.assert_array_equal(rows, wanted[name], name)
+    assert (wanted["hidden.0/loss"][16:] > 0).all()
+    assert verify(tmp_path / "a").damage == ()
 
 
 def test_the_first_layers_tuples_have_their_targets_beside_them(
