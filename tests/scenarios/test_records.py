@@ -233,7 +233,7 @@ def test_late_labels_are_learnt_late_and_wait_across_stops(path: Path, tmp_path:
             "learner.rehearse=loss",
             "memory.host_budget=3MiB",
             "memory.block_rows=512",
-        ),  # fmt: skip
+        ),
     ],
 )
 def test_a_network_grows_wider_with_features_and_classes_across_stops(
