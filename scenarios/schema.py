@@ -239,6 +239,13 @@ class EvaluationSettings(Settings):
     """What is measured."""
 
     window: int = Field(1000, ge=1, le=10_000_000, description="samples of the windowed accuracy")
+    abstain: OptionalFloat = Field(
+        None,
+        gt=0,
+        le=1,
+        description="probability below which an answer counts as withheld, for the coverage and "
+        "the accuracy of the others",
+    )
     test: bool = Field(True, description="score the held-out test set at the end")
     matrix: bool = Field(
         True,

@@ -270,6 +270,7 @@ class Session:
                 self._loop.learner,
                 self._test,
                 linearise=self.scenario.evaluation.linearise,
+                abstain=self.scenario.evaluation.abstain,
             ):
                 if isinstance(result, Tested):
                     tested = result
@@ -500,7 +501,10 @@ def evaluate(path: RunPath, words: Sequence[str] = ()) -> Iterator[Testing | Tes
     loop.load_state_dict(reader.state()["loop"])
     for name, memory in loop.learner.memories().items():
         reader.open_memory(name, memory)
-    yield from held_out(loop.learner, splits.test, linearise=scenario.evaluation.linearise)
+    settings = scenario.evaluation
+    yield from held_out(
+        loop.learner, splits.test, linearise=settings.linearise, abstain=settings.abstain
+    )
 
 
 def _free_name(runs: RunPath, scenario: str) -> str:

@@ -303,7 +303,11 @@ def _mean_loss(taken: Sequence[Taken]) -> float:
 
 
 def held_out(
-    learner: Learner, dataset: Dataset, *, linearise: bool = False
+    learner: Learner,
+    dataset: Dataset,
+    *,
+    linearise: bool = False,
+    abstain: float | None = None,
 ) -> Iterator[Testing | Tested]:
     """Score a held-out data set: progress, then the result.
 
@@ -311,12 +315,13 @@ def held_out(
         learner: as it is.
         dataset: to be scored.
         linearise: with 1 + x for e^x in every growing layer.
+        abstain: as of `evaluation_of`.
 
     Raises:
-        ConfigError: there is nothing to linearise.
+        ConfigError: there is nothing to linearise, or nothing to abstain from.
     """
     started = time.perf_counter()
-    evaluation = evaluation_of(learner.task)
+    evaluation = evaluation_of(learner.task, abstain=abstain)
     loss = learner.loss
     for start in range(0, len(dataset), _TEST_ROWS):
         stop = min(start + _TEST_ROWS, len(dataset))
