@@ -66,7 +66,7 @@ class Abstention:
         self.correct += int(torch.logical_and(answered, right).sum())
 
     def figures(self) -> dict[str, float | None]:
-        """coverage and selective_accuracy; None without samples, or without answers."""
+        """Share answered and accuracy of these; None without samples, or without answers."""
         return {
             "coverage": self.answered / self.samples if self.samples else None,
             "selective_accuracy": self.correct / self.answered if self.answered else None,

@@ -49,7 +49,8 @@ def test_what_is_answered_rightly_is_part_of_all_that_is_right(
         evaluation = fed(Prequential(classes, 9, threshold), parts)
         found = evaluation.metrics
         coverage, selective = found["coverage"], found["selective_accuracy"]
-        assert coverage is not None and 0 <= coverage <= 1
+        assert coverage is not None
+        assert 0 <= coverage <= 1
         assert (selective is None) == (coverage == 0)
         answered = (parts[0].amax(-1) >= threshold).double().mean().item()
         assert coverage == pytest.approx(answered)
@@ -72,9 +73,9 @@ def test_counts_go_on_after_a_restore(size: int, seed: int, data: Any) -> None:
     cut = data.draw(st.integers(1, size - 1))
     parts = stream(size, 3, seed)
     first = fed(Prequential(3, 9, 0.7), tuple(part[:cut] for part in parts))
-    plain, tensors = flatten(first.state_dict())
+    tensors, plain = flatten(first.state_dict())
     rest = Prequential(3, 9, 0.7)
-    rest.load_state_dict(unflatten(json.loads(json.dumps(plain)), tensors))
+    rest.load_state_dict(unflatten(tensors, json.loads(json.dumps(plain))))
     fed(rest, tuple(part[cut:] for part in parts))
     assert rest.metrics == fed(Prequential(3, 9, 0.7), parts, cut).metrics
 
@@ -109,7 +110,7 @@ def test_numbers_have_no_probability() -> None:
 
 def test_the_estimator_of_river_says_none_where_it_is_not_sure() -> None:
     rows = list(datasets.Phishing().take(120))
-    plain, shy = GrowingClassifier(warmup=16), GrowingClassifier(warmup=16, abstain=0.9)
+    plain, shy = GrowingClassifier(warmup=16), GrowingClassifier(warmup=16, abstain=0.6)
     for x, y in rows[:80]:
         plain.learn_one(x, y)
         shy.learn_one(x, y)
@@ -117,21 +118,21 @@ def test_the_estimator_of_river_says_none_where_it_is_not_sure() -> None:
     for x, _ in rows[80:]:
         found = shy.predict_proba_one(x)
         assert found == plain.predict_proba_one(x)
-        sure = max(found.values()) >= 0.9
+        sure = max(found.values()) >= 0.6
         assert shy.predict_one(x) == (plain.predict_one(x) if sure else None)
         withheld += not sure
     assert 0 < withheld < 40
-    assert shy.clone().abstain == 0.9
+    assert shy.clone().abstain == 0.6
 
 
 def test_rivers_metrics_leave_out_what_was_withheld() -> None:
     accuracy: Any = metrics  # not typed throughout
-    model = GrowingClassifier(warmup=16, abstain=0.95)
+    model = GrowingClassifier(warmup=16, abstain=0.6)
     found = evaluate.progressive_val_score(
         datasets.Phishing().take(200), model, accuracy.Accuracy()
     )
     assert 0 < found.cm.n_samples < 199
-    assert found.get() > 0.9
+    assert found.get() > 0.85
 
 
 def test_it_is_saved_with_the_estimator(tmp_path: Path) -> None:
@@ -157,7 +158,8 @@ def test_a_run_shows_both_figures_everywhere(
     assert summary.summary["prequential_coverage"] == ended["prequential_coverage"]
     assert main(["inspect", str(tmp_path / "shy")]) == 0
     shown = capsys.readouterr().out
-    assert "\ncoverage " in shown and "\nselective accuracy " in shown
+    assert "\ncoverage " in shown
+    assert "\nselective accuracy " in shown
     assert main(["evaluate", str(tmp_path / "shy"), "--json"]) == 0
     assert (
         json.loads(capsys.readouterr().out.splitlines()[-1])["metrics"]["coverage"]
