@@ -3,7 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
 from streamlearn.drift import DriftSettings
 from streamlearn.sections import OptionalFloat, OptionalInt, Settings, bare_kind, none_word
@@ -227,12 +234,28 @@ def _default_of(settings: DataSettings, key: str) -> Any:
     return type(settings).model_fields[key].default
 
 
+OptionalPath = Annotated[Path | None, BeforeValidator(none_word)]
+
+
 class StreamSettings(Settings):
     """How samples and their labels come."""
 
     delay: int = Field(
         0, ge=0, le=100_000_000, description="samples by which a label comes later than its sample"
     )
+    predictions: OptionalPath = Field(
+        None, description="a new file that every answer is written to, one JSON object a line"
+    )
+
+    @field_validator("predictions")
+    @classmethod
+    def _is_a_file(cls, place: Path | None) -> Path | None:
+        if place is not None and str(place) in ("-", ".", ""):
+            raise ValueError(
+                f"stream.predictions={place} cannot be used: answers go to a file, which a resumed "
+                "run cuts back to what it had committed; name one, such as answers.jsonl"
+            )
+        return place
 
 
 class EvaluationSettings(Settings):

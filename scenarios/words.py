@@ -32,6 +32,7 @@ RESUMABLE = (
     "learner.device",
     "memory.device_budget",
     "memory.host_budget",
+    "stream.predictions",
 )
 """What may be given again when a run is resumed: nothing that what was learnt depends on."""
 
@@ -227,6 +228,10 @@ def _anchored(scenario: Scenario) -> Scenario:
         if (place := getattr(data, name)) is not None and str(place) != STDIN
     }
     changes: dict[str, Any] = {"data": data.model_copy(update=update)}
+    answers = scenario.stream.predictions
+    if answers is not None:
+        anchored = {"predictions": expanded(answers).absolute()}
+        changes["stream"] = scenario.stream.model_copy(update=anchored)
     weights = getattr(scenario.encoder, "weights", None)
     if weights is not None:
         anchored = {"weights": expanded(weights).absolute()}

@@ -128,7 +128,7 @@ def test_the_estimator_of_river_says_none_where_it_is_not_sure() -> None:
 def test_rivers_metrics_leave_out_what_was_withheld() -> None:
     accuracy: Any = metrics  # not typed throughout
     model = GrowingClassifier(warmup=16, abstain=0.6)
-    found = evaluate.progressive_val_score(
+    found: Any = evaluate.progressive_val_score(
         datasets.Phishing().take(200), model, accuracy.Accuracy()
     )
     assert 0 < found.cm.n_samples < 199
