@@ -116,7 +116,7 @@ class AnyStream(Protocol):
         ...
 
     def batches(self, size: int, *, ahead: bool = False) -> Iterator[Any]:
-        """The remaining mini-batches, with `rows`, their `places`, and the `position` after them."""
+        """The remaining mini-batches, their rows with `places`, and `position` after them."""
         ...
 
     def state_dict(self) -> StateTree:
