@@ -83,7 +83,7 @@ def _describe(event: Event) -> str:
     match event:
         case Started():
             begin = f"resumed at step {event.step:,}, sample {event.samples:,}"
-            total = "an endless stream" if event.total_samples is None else (
+            total = "an open-ended stream" if event.total_samples is None else (
                 f"{event.total_samples:,} samples"
             )  # fmt: skip
             return (
@@ -155,7 +155,7 @@ def matrix_lines(continual: Mapping[str, Any]) -> list[str]:
 
 def _targets(event: Started) -> str:
     if event.outputs is None:
-        return f"{event.classes} classes"
+        return f"{event.classes} classes" if event.classes else "classes as they come"
     return f"{event.outputs} output{'' if event.outputs == 1 else 's'}"
 
 

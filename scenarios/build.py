@@ -116,8 +116,8 @@ def open_splits(scenario: Scenario) -> Splits:
     data = scenario.data
     if data.kind in RECORD_KINDS:
         raise ConfigError(
-            f"data={data.kind} is a stream of records, which can be run and resumed but not "
-            "compared, swept over or evaluated; its prequential figures are all there is"
+            f"data={data.kind} is a stream of records, which can be run, resumed and swept "
+            "over but not compared or evaluated; its prequential figures are all there is"
         )
     splits = open_data(
         data.kind,

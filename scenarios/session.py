@@ -148,7 +148,7 @@ class Session:
             parts.loop.stream.close()
             store.discard()  # it holds nothing yet
             raise
-        session._notices += [parts.schema] if parts.schema else []
+        session._notices += parts.schema.splitlines()
         session._is_new = True
         return session
 

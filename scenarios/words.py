@@ -153,6 +153,8 @@ def _kept(section: str, present: Any) -> dict[str, Any]:
 def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
     """Raise ConfigError for a word about a section that this kind of learner does not use."""
     kind = scenario.learner.kind
+    if scenario.data.kind in RECORD_KINDS:
+        _refuse_encoder(scenario, pairs)
     if kind in NETWORK_KINDS:
         _refuse_unused_layer(scenario, pairs)
         return
@@ -161,6 +163,16 @@ def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None
             raise ConfigError(
                 f"{key}={value} means nothing for learner={kind}, which is no network; leave it "
                 "out, or choose learner=growing or parametric"
+            )
+
+
+def _refuse_encoder(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise ConfigError for a word about the encoder that records do not have."""
+    for key, value in pairs:
+        if key.partition(".")[0] == "encoder" or key == "learner.cold_start":
+            raise ConfigError(
+                f"{key}={value} means nothing for data={scenario.data.kind}, whose records are "
+                "standardised as they come; leave it out"
             )
 
 

@@ -166,9 +166,11 @@ class Loop(Generic[L]):
             yield from self._fit()
         yield from self._experiences()
         if self.evaluation.samples == 0:
+            unlabelled = self.stream.position - self.skipped
+            without = f", {unlabelled} without a label" if unlabelled else ""
             raise DataError(
                 f"the stream of {self.stream.name} held no usable sample "
-                f"({self.skipped} skipped); look at the data, or at data.limit"
+                f"({self.skipped} skipped{without}); look at the data, or at data.limit"
             )
 
     def _others(self, batch: Any) -> list[Answered]:
