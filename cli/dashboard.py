@@ -192,7 +192,9 @@ def _beside(model: Model, width: int) -> list[Text]:
         names = (("no-change mae", "no_change_mae"), ("running-mean mae", "running_mean_mae"))
         facts = [(title, figure(metrics[name])) for title, name in names if name in metrics]
     else:
+        sure = (("coverage", "coverage"), ("selective", "selective_accuracy"))
         facts = [
+            *((title, percent(metrics[name], 1)) for title, name in sure if name in metrics),
             ("no-change", percent(metrics.get("no_change_accuracy"), 1)),
             ("majority", percent(metrics.get("majority_accuracy"), 1)),
             *((name, number(metrics.get(name), 2)) for name in ("kappa", "kappa_t", "kappa_m")),

@@ -83,7 +83,7 @@ def _describe(event: Event) -> str:
     match event:
         case Started():
             begin = f"resumed at step {event.step:,}, sample {event.samples:,}"
-            total = "an endless stream" if event.total_samples is None else (
+            total = "an open-ended stream" if event.total_samples is None else (
                 f"{event.total_samples:,} samples"
             )  # fmt: skip
             return (
@@ -155,7 +155,7 @@ def matrix_lines(continual: Mapping[str, Any]) -> list[str]:
 
 def _targets(event: Started) -> str:
     if event.outputs is None:
-        return f"{event.classes} classes"
+        return f"{event.classes} classes" if event.classes else "classes as they come"
     return f"{event.outputs} output{'' if event.outputs == 1 else 's'}"
 
 
@@ -201,6 +201,11 @@ def _both(event: Progress) -> list[str]:
                 f"no-change {percent(metrics.get('no_change_accuracy'))}",
                 f"kappa {number(metrics.get('kappa'))}",
             ]
+        if "coverage" in metrics:
+            parts.append(
+                f"selective {percent(metrics['selective_accuracy'])} "
+                f"of {percent(metrics['coverage'])} answered"
+            )
         return parts
     return [
         f"{name} {figure(metrics.get(name))} (windowed {figure(metrics.get('windowed_' + name))})"
@@ -230,7 +235,9 @@ def summary(event: Finished | Stopped, path: str) -> list[str]:
         ]
         quality += _rows(metrics, (("no-change mae", "no_change_mae", figure),
                                    ("running-mean mae", "running_mean_mae", figure)))  # fmt: skip
-    quality += _rows(metrics, (("no-change accuracy", "no_change_accuracy", percent),
+    quality += _rows(metrics, (("coverage", "coverage", percent),
+                               ("selective accuracy", "selective_accuracy", percent),
+                               ("no-change accuracy", "no_change_accuracy", percent),
                                ("majority accuracy", "majority_accuracy", percent),
                                ("kappa", "kappa", number),
                                ("kappa_t, no-change", "kappa_t", number),

@@ -20,6 +20,8 @@ _FIGURES = {
     "kappa_m": "kappa_m",
     "balanced_accuracy": "balanced accuracy",
     "macro_f1": "macro F1",
+    "coverage": "coverage",
+    "selective_accuracy": "selective accuracy",
     "log_loss": "log loss",
     "calibration_error": "calibration error",
     "no_change_accuracy": "no-change accuracy",
@@ -154,7 +156,7 @@ def _value(name: str, value: Any) -> str:
         return str(value)
     if value is None:
         return number(None)
-    if name.endswith(("accuracy", "_f1")) or name in {key for _, key in CONTINUAL}:
+    if name.endswith(("accuracy", "_f1", "coverage")) or name in {key for _, key in CONTINUAL}:
         return percent(value)
     if name.endswith(ERRORS):
         return figure(value)

@@ -8,7 +8,7 @@ from streamlearn.continual import AccuracyMatrix
 from streamlearn.delay import StreamLearner
 from streamlearn.drift import DriftMonitor
 from streamlearn.errors import ConfigError
-from streamlearn.evaluation import evaluation_of
+from streamlearn.evaluation import Evaluation, evaluation_of
 from streamlearn.kinds import KernelSettings, ParametricSettings
 from streamlearn.learner import Learner
 from streamlearn.loop import Loop
@@ -96,11 +96,11 @@ def _over_records(scenario: Scenario) -> Parts:
         learner = RecordLearner(
             settled(scenario.learner_settings(), stream.total), regression=stream.schema.regression
         )
+        evaluation = _evaluation(scenario, learner.task)
+        drift = _drift(scenario, learner.task)
     except BaseException:
         stream.close()
         raise
-    evaluation = evaluation_of(learner.task, scenario.evaluation.window)
-    drift = _drift(scenario, learner.task)
     loop = Loop(learner, stream, evaluation, drift=drift, delay=scenario.stream.delay)
     return Parts(loop, None, stream.schema.text())
 
@@ -116,8 +116,8 @@ def open_splits(scenario: Scenario) -> Splits:
     data = scenario.data
     if data.kind in RECORD_KINDS:
         raise ConfigError(
-            f"data={data.kind} is a stream of records, which can be run and resumed but not "
-            "compared, swept over or evaluated; its prequential figures are all there is"
+            f"data={data.kind} is a stream of records, which can be run, resumed and swept "
+            "over but not compared or evaluated; its prequential figures are all there is"
         )
     splits = open_data(
         data.kind,
@@ -182,11 +182,16 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
     _check_images(settings, splits.train.feature_shape)
     learner = Learner(splits.train.task, settings)
     learner.encoder.check(splits.train.feature_shape)
-    evaluation = evaluation_of(learner.task, scenario.evaluation.window)
+    evaluation = _evaluation(scenario, learner.task)
     matrix = _matrix(scenario, splits, stream) if alone else None
     drift = _drift(scenario, learner.task)
     loop = Loop(learner, stream, evaluation, matrix, drift, delay=scenario.stream.delay)
     return Parts(loop, splits.test)
+
+
+def _evaluation(scenario: Scenario, task: Task) -> Evaluation:
+    settings = scenario.evaluation
+    return evaluation_of(task, settings.window, settings.abstain)
 
 
 def _drift(scenario: Scenario, task: Task) -> DriftMonitor | None:

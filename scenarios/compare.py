@@ -372,8 +372,10 @@ class Comparison:
         loop, test = seat.loop, self._splits.test
         if loop is None or test is None:
             return
-        linearise = seat.entrant.scenario.evaluation.linearise
-        for event in held_out(loop.learner, test, linearise=linearise):
+        settings = seat.entrant.scenario.evaluation
+        for event in held_out(
+            loop.learner, test, linearise=settings.linearise, abstain=settings.abstain
+        ):
             if isinstance(event, Tested):
                 seat.test_seconds = event.seconds
                 seat.values |= measured(event)

@@ -63,6 +63,13 @@ def entrants(common: Sequence[str], learners: Sequence[str]) -> list[Entrant]:
                 f"two learners are called {name!r}; give one another name, as in "
                 f"--learner 'other: {name}'"
             )
+    places = (entrant.scenario.stream.predictions for entrant in found)
+    answers = next((place for place in places if place is not None), None)
+    if answers is not None:
+        raise ConfigError(
+            f"stream.predictions={answers} means nothing in a comparison, which keeps nothing; "
+            "leave it out, or use `streamlearn run`"
+        )
     for entrant in found[1:]:
         _refuse_difference(found[0], entrant)
     return found

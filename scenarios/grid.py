@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from streamlearn.errors import ConfigError
 
 from .catalogue import DEFAULT
+from .schema import Scenario
 from .words import load_tables, resolve, split
 
 __all__ = ["Cell", "Grid", "grid_of", "written"]
@@ -81,12 +82,22 @@ def grid_of(words: Sequence[str]) -> Grid:
         choices = dict(zip(axes, values, strict=True))
         chosen = [f"{key}={value}" for key, value in choices.items()]
         try:
-            name = name or resolve([*plain, *chosen]).name
-            resolve([*plain, *chosen])
+            scenario = resolve([*plain, *chosen])
+            _refuse_one_file(scenario)
+            name = name or scenario.name
         except ConfigError as error:
             raise ConfigError(f"with {' '.join(chosen)}: {error}") from None
         cells.append(Cell(_folder(number, count, choices), choices, (*plain, *chosen)))
     return Grid(name, axes, tuple(cells), _digest(fixed, axes))
+
+
+def _refuse_one_file(scenario: Scenario) -> None:
+    answers = scenario.stream.predictions
+    if answers is not None:
+        raise ConfigError(
+            f"stream.predictions={answers} means nothing in a sweep, whose runs would write to one "
+            "file; leave it out, or use `streamlearn run`"
+        )
 
 
 def written(axes: Mapping[str, Sequence[str]]) -> str:

@@ -3,7 +3,14 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, PlainSerializer, PlainValidator, model_validator
+from pydantic import (
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    PlainValidator,
+    field_validator,
+    model_validator,
+)
 
 from streamlearn.drift import DriftSettings
 from streamlearn.sections import OptionalFloat, OptionalInt, Settings, bare_kind, none_word
@@ -227,18 +234,41 @@ def _default_of(settings: DataSettings, key: str) -> Any:
     return type(settings).model_fields[key].default
 
 
+OptionalPath = Annotated[Path | None, BeforeValidator(none_word)]
+
+
 class StreamSettings(Settings):
     """How samples and their labels come."""
 
     delay: int = Field(
         0, ge=0, le=100_000_000, description="samples by which a label comes later than its sample"
     )
+    predictions: OptionalPath = Field(
+        None, description="a new file that every answer is written to, one JSON object a line"
+    )
+
+    @field_validator("predictions")
+    @classmethod
+    def _is_a_file(cls, place: Path | None) -> Path | None:
+        if place is not None and str(place) in ("-", ".", ""):
+            raise ValueError(
+                f"stream.predictions={place} cannot be used: answers go to a file, which a resumed "
+                "run cuts back to what it had committed; name one, such as answers.jsonl"
+            )
+        return place
 
 
 class EvaluationSettings(Settings):
     """What is measured."""
 
     window: int = Field(1000, ge=1, le=10_000_000, description="samples of the windowed accuracy")
+    abstain: OptionalFloat = Field(
+        None,
+        gt=0,
+        le=1,
+        description="probability below which an answer counts as withheld, for the coverage and "
+        "the accuracy of the others",
+    )
     test: bool = Field(True, description="score the held-out test set at the end")
     matrix: bool = Field(
         True,

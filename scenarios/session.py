@@ -1,6 +1,7 @@
 """A run while it is going on: the loop, its run directory, and when they are committed together."""
 
 import dataclasses
+import os
 import resource
 import shlex
 import sys
@@ -37,7 +38,9 @@ from streamlearn.events import (
     as_json,
 )
 from streamlearn.hardware import resolve_hardware
+from streamlearn.jsonlines import JsonLinesFile
 from streamlearn.loop import Loop, held_out
+from streamlearn.predictions import Answered, records_of
 from streamlearn.storage import (
     PendingCommit,
     RunPath,
@@ -94,6 +97,10 @@ class Session:
         self._quarantine = (
             Quarantine(store.path / QUARANTINE) if isinstance(store.path, Path) else None
         )
+        place = scenario.stream.predictions
+        self._predictions = None if place is None else JsonLinesFile(place, "predictions")
+        if self._predictions is not None:
+            self._loop.answered = self._write_answers
         self._is_new = False  # then its beginning is in the log already
 
     @classmethod
@@ -109,6 +116,7 @@ class Session:
         if name is not None:
             check_name(name, "run.name")
         # A place that cannot be used is refused before the data is read.
+        _check_new(scenario.stream.predictions)
         free = name or _free_name(runs, scenario.name)
         if name and (runs / name).exists():
             raise RunExistsError(
@@ -140,7 +148,7 @@ class Session:
             parts.loop.stream.close()
             store.discard()  # it holds nothing yet
             raise
-        session._notices += [parts.schema] if parts.schema else []
+        session._notices += parts.schema.splitlines()
         session._is_new = True
         return session
 
@@ -172,6 +180,7 @@ class Session:
             parts = open_parts(scenario)
             session = cls(scenario, store, parts)
             if store.manifest is None:  # killed before its first commit: begin at the beginning
+                _check_new(scenario.stream.predictions)
                 session._commit("running")
             elif at is None:
                 session._restore(store.read())
@@ -196,6 +205,11 @@ class Session:
         self._peak_rss = int(state["peak_rss_bytes"])
         if self._quarantine is not None:
             self._quarantine.cut(int(state.get("quarantine_bytes", 0)))
+        if self._predictions is not None and "predictions" in state:
+            written = state["predictions"]
+            self._predictions.cut(int(written["bytes"]), int(written["checksum"]))
+        else:
+            _check_new(self.scenario.stream.predictions)
         manifest = reader.manifest()
         if manifest is not None:
             self._disk_bytes = manifest.disk_bytes
@@ -270,6 +284,7 @@ class Session:
                 self._loop.learner,
                 self._test,
                 linearise=self.scenario.evaluation.linearise,
+                abstain=self.scenario.evaluation.abstain,
             ):
                 if isinstance(result, Tested):
                     tested = result
@@ -291,6 +306,12 @@ class Session:
             return event
         self._quarantine.append([Quarantined(event.item, event.reason, event.raw)])
         return dataclasses.replace(event, raw="")
+
+    def _write_answers(self, parts: list[Answered]) -> None:
+        """Keep answers in the file that was asked for."""
+        assert self._predictions is not None
+        learner = self._loop.learner
+        self._predictions.write(records_of(parts, learner.task, learner.labels))
 
     def _learning(self) -> Iterator[Event]:
         """The loop's events; what ends it badly finds all that was learnt before saved."""
@@ -354,6 +375,10 @@ class Session:
         self._peak_rss = max(self._peak_rss, _peak_rss_bytes())
         if self._quarantine is not None:
             self._quarantine.sync()
+        written: dict[str, Any] = {}
+        if (answers := self._predictions) is not None:
+            answers.sync()
+            written = {"predictions": {"bytes": answers.size, "checksum": answers.checksum}}
         memories = loop.learner.memories()
         committed = self._store.manifest.layers if self._store.manifest else {}
         self._pending = self._store.begin(
@@ -366,6 +391,7 @@ class Session:
                 "threads": torch.get_num_threads(),
                 "torch": torch.__version__,
                 "quarantine_bytes": 0 if self._quarantine is None else self._quarantine.size,
+                **written,
             },
             memories=memories,
             # A network that was made wider has other layers.
@@ -464,6 +490,8 @@ class Session:
         self._loop.stream.close()
         if self._quarantine is not None:
             self._quarantine.close()
+        if self._predictions is not None:
+            self._predictions.close()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -500,7 +528,32 @@ def evaluate(path: RunPath, words: Sequence[str] = ()) -> Iterator[Testing | Tes
     loop.load_state_dict(reader.state()["loop"])
     for name, memory in loop.learner.memories().items():
         reader.open_memory(name, memory)
-    yield from held_out(loop.learner, splits.test, linearise=scenario.evaluation.linearise)
+    settings = scenario.evaluation
+    yield from held_out(
+        loop.learner, splits.test, linearise=settings.linearise, abstain=settings.abstain
+    )
+
+
+def _check_new(place: Path | None) -> None:
+    """Refuse a file that predictions cannot begin in, before anything is made.
+
+    Raises:
+        ConfigError: there is something already, or no folder that can be written.
+    """
+    if place is None:
+        return
+    if place.is_dir() or (place.exists() and (not place.is_file() or place.stat().st_size)):
+        raise ConfigError(
+            f"stream.predictions={place} is there already and is not written over; name a new "
+            "file, or move that one away"
+        )
+    folder = place.parent
+    if not (folder.is_dir() and os.access(folder, os.W_OK)):
+        why = "cannot be written to" if folder.is_dir() else "is no folder"
+        raise ConfigError(
+            f"stream.predictions={place} cannot be used: {folder} {why}; name a file in a folder "
+            "that there is"
+        )
 
 
 def _free_name(runs: RunPath, scenario: str) -> str:

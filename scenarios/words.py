@@ -32,6 +32,7 @@ RESUMABLE = (
     "learner.device",
     "memory.device_budget",
     "memory.host_budget",
+    "stream.predictions",
 )
 """What may be given again when a run is resumed: nothing that what was learnt depends on."""
 
@@ -152,6 +153,8 @@ def _kept(section: str, present: Any) -> dict[str, Any]:
 def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
     """Raise ConfigError for a word about a section that this kind of learner does not use."""
     kind = scenario.learner.kind
+    if scenario.data.kind in RECORD_KINDS:
+        _refuse_encoder(scenario, pairs)
     if kind in NETWORK_KINDS:
         _refuse_unused_layer(scenario, pairs)
         return
@@ -160,6 +163,16 @@ def _refuse_unused(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None
             raise ConfigError(
                 f"{key}={value} means nothing for learner={kind}, which is no network; leave it "
                 "out, or choose learner=growing or parametric"
+            )
+
+
+def _refuse_encoder(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
+    """Raise ConfigError for a word about the encoder that records do not have."""
+    for key, value in pairs:
+        if key.partition(".")[0] == "encoder" or key == "learner.cold_start":
+            raise ConfigError(
+                f"{key}={value} means nothing for data={scenario.data.kind}, whose records are "
+                "standardised as they come; leave it out"
             )
 
 
@@ -227,6 +240,10 @@ def _anchored(scenario: Scenario) -> Scenario:
         if (place := getattr(data, name)) is not None and str(place) != STDIN
     }
     changes: dict[str, Any] = {"data": data.model_copy(update=update)}
+    answers = scenario.stream.predictions
+    if answers is not None:
+        anchored = {"predictions": expanded(answers).absolute()}
+        changes["stream"] = scenario.stream.model_copy(update=anchored)
     weights = getattr(scenario.encoder, "weights", None)
     if weights is not None:
         anchored = {"weights": expanded(weights).absolute()}

@@ -6,7 +6,7 @@ answer that was given when the sample came.
 """
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -46,6 +46,11 @@ class StreamLearner(Protocol):
     @property
     def classes(self) -> tuple[str, ...]:
         """The classes' names, as far as they are known."""
+        ...
+
+    @property
+    def labels(self) -> Sequence[Any]:
+        """The classes themselves, in the same order."""
         ...
 
     @property
@@ -89,6 +94,14 @@ class StreamLearner(Protocol):
 
     def labelled(self, rows: Any) -> Any:
         """The rows that have a label."""
+        ...
+
+    def without_label(self, rows: Any) -> list[int]:
+        """The numbers of the others among them."""
+        ...
+
+    def truths(self, rows: Any) -> Sequence[Any]:
+        """The label or number of each row as people know it, None where there is none."""
         ...
 
     def answer(self, features: Any) -> Tensor:
@@ -166,18 +179,23 @@ class Delayed:
         """How many samples wait."""
         return sum(len(one.answers) for one in self._waiting)
 
-    def admit(self, rows: Any, position: int) -> None:
+    def admit(self, rows: Any, position: int) -> Tensor:
         """Answer to rows and let them wait.
 
         Args:
             rows: of the stream.
             position: where it stands after them.
 
+        Returns:
+            The answers to those that have a label.
+
         Raises:
             StreamlearnError: rows that cannot be answered to; they do not wait.
         """
         known = self._learner.labelled(rows)
-        self._waiting.append(_Waiting(known, self._learner.answer(known.features), position))
+        answers = self._learner.answer(known.features)
+        self._waiting.append(_Waiting(known, answers, position))
+        return answers
 
     def due(self, position: int) -> bool:
         """Whether labels are there once the stream stands at a position."""

@@ -6,6 +6,7 @@
 from collections.abc import Mapping
 from typing import TypeAlias
 
+from streamlearn.errors import ConfigError
 from streamlearn.prequential import Arrival, Prequential
 from streamlearn.prequential_errors import PrequentialErrors
 from streamlearn.tasks import Classes, Task
@@ -27,10 +28,24 @@ _BY_ORDER = ("windowed_", "no_change_", "majority_", "running_mean_", "kappa_")
 """How the names of metrics begin that depend on the order of the samples."""
 
 
-def evaluation_of(task: Task, window: int = 1000) -> Evaluation:
-    """The evaluation that suits what targets are."""
+def evaluation_of(task: Task, window: int = 1000, abstain: float | None = None) -> Evaluation:
+    """The evaluation that suits what targets are.
+
+    Args:
+        task: says it.
+        window: samples of the windowed figures.
+        abstain: the probability below which an answer counts as withheld, of classes alone.
+
+    Raises:
+        ConfigError: such a probability is not possible, or targets are numbers.
+    """
     if isinstance(task, Classes):
-        return Prequential(task.width, window)
+        return Prequential(task.width, window, abstain)
+    if abstain is not None:
+        raise ConfigError(
+            f"evaluation.abstain={abstain} means nothing where targets are numbers, which have no "
+            "probability; leave it out"
+        )
     return PrequentialErrors(task.width, window)
 
 

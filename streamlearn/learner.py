@@ -232,6 +232,23 @@ class Learner:
         """The rows that have a label: all of them."""
         return rows
 
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """The classes' names."""
+        return self.classes
+
+    def without_label(self, rows: Rows) -> list[int]:
+        """The numbers of the rows that have none: there are none."""
+        return []
+
+    def truths(self, rows: Rows) -> list[Any]:
+        """The class of each row, or its numbers, one of them as such."""
+        targets = rows.targets.tolist()
+        if isinstance(self.task, Classes):
+            return [self.classes[target] for target in targets]
+        return [target[0] if isinstance(target, list) and len(target) == 1 else target
+                for target in targets]  # fmt: skip
+
     def losses(self, answers: Tensor, targets: Tensor) -> Tensor:
         """The loss of each answer, (B,)."""
         return self.loss.of_answers(answers, targets).to(torch.float32)

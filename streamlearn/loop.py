@@ -8,7 +8,7 @@ import contextlib
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -33,6 +33,7 @@ from streamlearn.events import (
 )
 from streamlearn.learner import Learner
 from streamlearn.models import Taken
+from streamlearn.predictions import Answered
 from streamlearn.state import StateTree
 from streamlearn.streams.base import AnyStream, Dataset
 
@@ -69,6 +70,8 @@ class Loop(Generic[L]):
         seconds: time spent in `events`, over all sessions of a run.
         should_stop: asked during the encoder's fit, which may take long: whether to give it up,
             undone, and yield to the consumer.
+        answered: told of all answers to a mini-batch before anything is said of it, also of those
+            to rows whose label never comes; None: nobody is.
     """
 
     def __init__(
@@ -91,6 +94,7 @@ class Loop(Generic[L]):
         self.skipped = 0
         self.seconds = 0.0
         self.should_stop: Callable[[], bool] = lambda: False
+        self.answered: Callable[[list[Answered]], None] | None = None
         self._recent: deque[tuple[float, int]] = deque()
         self._mark = 0.0
 
@@ -128,14 +132,19 @@ class Loop(Generic[L]):
             rows = batch.rows
             taken: list[Taken] = []
             try:
+                # Before it is learnt, what has no label.
+                answered = [] if self.answered is None else self._others(batch)
                 if self.delayed.delay:
-                    self.delayed.admit(rows, batch.position)
+                    answers = self.delayed.admit(rows, batch.position)
                 else:
                     taken.append(learner.take(rows))
+                    answers = taken[0].answers
             except BaseException:
                 stream.position = position
                 raise
             self.step += 1
+            if self.answered is not None:
+                self.answered([*answered, self._labelled(batch, answers)])
             changes = [change for one in taken for change in self._counted(one)]
             while self.delayed.due(batch.position):
                 taken.append(self.delayed.late())
@@ -157,10 +166,26 @@ class Loop(Generic[L]):
             yield from self._fit()
         yield from self._experiences()
         if self.evaluation.samples == 0:
+            unlabelled = self.stream.position - self.skipped
+            without = f", {unlabelled} without a label" if unlabelled else ""
             raise DataError(
                 f"the stream of {self.stream.name} held no usable sample "
-                f"({self.skipped} skipped); look at the data, or at data.limit"
+                f"({self.skipped} skipped{without}); look at the data, or at data.limit"
             )
+
+    def _others(self, batch: Any) -> list[Answered]:
+        """The answers to rows without a label."""
+        others = self.learner.without_label(batch.rows)
+        if not others:
+            return []
+        answers = self.learner.answer([batch.rows.features[row] for row in others])
+        return [Answered([batch.places[row] for row in others], answers, [None] * len(others))]
+
+    def _labelled(self, batch: Any, answers: Tensor) -> Answered:
+        others = set(self.learner.without_label(batch.rows))
+        rows = [row for row in range(len(batch.places)) if row not in others]
+        truths = self.learner.truths(batch.rows)
+        return Answered([batch.places[row] for row in rows], answers, [truths[r] for r in rows])
 
     def _counted(self, taken: Taken) -> list[ClassArrived | DriftDetected]:
         """Count what was answered before it was learnt; gives what that shows."""
@@ -303,7 +328,11 @@ def _mean_loss(taken: Sequence[Taken]) -> float:
 
 
 def held_out(
-    learner: Learner, dataset: Dataset, *, linearise: bool = False
+    learner: Learner,
+    dataset: Dataset,
+    *,
+    linearise: bool = False,
+    abstain: float | None = None,
 ) -> Iterator[Testing | Tested]:
     """Score a held-out data set: progress, then the result.
 
@@ -311,12 +340,13 @@ def held_out(
         learner: as it is.
         dataset: to be scored.
         linearise: with 1 + x for e^x in every growing layer.
+        abstain: as of `evaluation_of`.
 
     Raises:
-        ConfigError: there is nothing to linearise.
+        ConfigError: there is nothing to linearise, or nothing to abstain from.
     """
     started = time.perf_counter()
-    evaluation = evaluation_of(learner.task)
+    evaluation = evaluation_of(learner.task, abstain=abstain)
     loss = learner.loss
     for start in range(0, len(dataset), _TEST_ROWS):
         stop = min(start + _TEST_ROWS, len(dataset))

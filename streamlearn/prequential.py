@@ -11,6 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from streamlearn.abstention import Abstention
 from streamlearn.agreement import Baselines, Calibration, balanced_accuracy, kappa, macro_f1
 from streamlearn.state import StateTree
 
@@ -32,6 +33,11 @@ class Prequential:
     Args:
         classes: their number; it grows with the width of the probabilities.
         window: samples in the window.
+        abstain: the probability below which an answer counts as withheld, see `abstention`; the
+            accuracies and all other figures are those of all answers nevertheless.
+
+    Raises:
+        ConfigError: such a probability is not possible.
 
     Attributes:
         confusion: (C, C) int64, samples of class y that were predicted as p at [y, p].
@@ -40,7 +46,7 @@ class Prequential:
         arrived: the classes that came with the last batch, in the order of their samples.
     """
 
-    def __init__(self, classes: int, window: int = 1000) -> None:
+    def __init__(self, classes: int, window: int = 1000, abstain: float | None = None) -> None:
         self.window = window
         self.samples = 0
         self.correct = 0
@@ -51,6 +57,7 @@ class Prequential:
         self._recent = torch.zeros(window, dtype=torch.uint8)
         self._baselines = Baselines()
         self._calibration = Calibration()
+        self._abstention = None if abstain is None else Abstention(abstain)
         self._count()
 
     def _count(self) -> None:
@@ -84,6 +91,8 @@ class Prequential:
         self._baselines.update(actual, self._actual, correct)
         wide = probabilities.to(torch.float64).numpy()
         self._calibration.update(wide, actual, right.numpy())
+        if self._abstention is not None:
+            self._abstention.update(probabilities, right)
         cells = self.confusion.numpy()
         np.add.at(cells, (actual, predicted.numpy()), 1)
         np.add.at(self._actual, actual, 1)
@@ -124,8 +133,13 @@ class Prequential:
         return self.loss_sum / self.samples if self.samples else 0.0
 
     @property
+    def abstain(self) -> float | None:
+        """The probability below which an answer counts as withheld, if any."""
+        return None if self._abstention is None else self._abstention.threshold
+
+    @property
     def metrics(self) -> Metrics:
-        """The figures of `agreement` over all samples so far; None before the first."""
+        """The figures of `agreement` and `abstention` over all samples; None before the first."""
         whole: dict[str, float | None] = dict.fromkeys(("kappa", "balanced_accuracy", "macro_f1"))
         if self.samples:
             whole = {
@@ -133,7 +147,8 @@ class Prequential:
                 "balanced_accuracy": balanced_accuracy(self._actual, self._hits),
                 "macro_f1": macro_f1(self._actual, self._predicted, self._hits),
             }
-        return {**whole, **self._baselines.figures(), **self._calibration.figures()}
+        sure = {} if self._abstention is None else self._abstention.figures()
+        return {**whole, **self._baselines.figures(), **self._calibration.figures(), **sure}
 
     def by_class(self) -> dict[str, list[int] | list[float | None]]:
         """For each class: samples, recall (None without samples), and first_seen (0: not)."""
@@ -155,6 +170,7 @@ class Prequential:
 
     def state_dict(self) -> StateTree:
         """All counts."""
+        sure = self._abstention
         return {
             "samples": self.samples,
             "correct": self.correct,
@@ -164,6 +180,7 @@ class Prequential:
             "first_seen": self.first_seen.clone(),
             "baselines": self._baselines.state_dict(),
             "calibration": self._calibration.state_dict(),
+            **({} if sure is None else {"abstention": sure.state_dict()}),
         }
 
     def load_state_dict(self, state: StateTree) -> None:
@@ -185,4 +202,8 @@ class Prequential:
         if "baselines" in state:
             self._baselines.load_state_dict(state["baselines"])
             self._calibration.load_state_dict(state["calibration"])
+        if self._abstention is not None:
+            self._abstention = Abstention(self._abstention.threshold)
+            if "abstention" in state:
+                self._abstention.load_state_dict(state["abstention"])
         self._count()

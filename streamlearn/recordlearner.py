@@ -89,6 +89,11 @@ class RecordLearner:
         )
 
     @property
+    def labels(self) -> Sequence[Any]:
+        """The classes themselves, in the same order."""
+        return self.open.labels
+
+    @property
     def loss(self) -> Loss:
         """What answers are judged by."""
         return Outputs(1).loss("auto") if self.open.regression else OpenClasses(()).loss("auto")
@@ -116,15 +121,24 @@ class RecordLearner:
 
     def labelled(self, rows: RecordRows) -> RecordRows:
         """The rows that have a label."""
-        kept = [place for place, target in enumerate(rows.targets) if target is not None]
-        if len(kept) == len(rows.targets):
+        missing = set(self.without_label(rows))
+        if not missing:
             return rows
+        kept = [place for place in range(len(rows.targets)) if place not in missing]
         return RecordRows(
             [rows.features[place] for place in kept],
             [rows.targets[place] for place in kept],
             [rows.index[place] for place in kept],
             rows.skipped,
         )
+
+    def without_label(self, rows: RecordRows) -> list[int]:
+        """The numbers of the rows that have none."""
+        return [place for place, target in enumerate(rows.targets) if target is None]
+
+    def truths(self, rows: RecordRows) -> Sequence[Any]:
+        """The label or number of each row, None where there is none."""
+        return rows.targets
 
     def take(self, rows: RecordRows) -> Taken:
         """Answer to rows, then learn them.

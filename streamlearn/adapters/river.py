@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Self
 
 from river import base
 
+from streamlearn.abstention import check_threshold
 from streamlearn.errors import FormatError
 from streamlearn.openworld import OpenLearner
 
@@ -85,9 +86,12 @@ class _Growing:
         """What `predict_one` says of each row."""
         import pandas as pd
 
-        found = self._learner.predict(_records(X))
-        unknown = not found or found[0] is None
+        found = self._predicted(_records(X))
+        unknown = not found or any(label is None for label in found)
         return pd.Series(found, index=X.index, dtype=object if unknown else None)
+
+    def _predicted(self, records: list[Any]) -> list[Any]:
+        return self._learner.predict(records)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the whole model to one safetensors file, replaced only once complete.
@@ -160,7 +164,39 @@ class GrowingClassifier(_Growing, base.MiniBatchClassifier):
         optimizer: likewise, such as `{"decay": 0.001}`.
         learner: likewise, such as `{"batch": 16}`, so many samples a step in `learn_many`.
         memory: likewise.
+        abstain: the probability below which `predict_one` and `predict_many` say None, which
+            river's evaluation leaves out of its metrics; None: they always answer.
+
+    Raises:
+        ConfigError: settings that cannot be used, or such a probability.
     """
+
+    def __init__(
+        self,
+        *,
+        seed: int = 0,
+        warmup: int = 64,
+        network: Mapping[str, Any] | str | None = None,
+        layer: Mapping[str, Any] | str | None = None,
+        optimizer: Mapping[str, Any] | None = None,
+        learner: Mapping[str, Any] | None = None,
+        memory: Mapping[str, Any] | None = None,
+        abstain: float | None = None,
+    ) -> None:
+        check_threshold(abstain, "abstain")
+        super().__init__(
+            seed=seed,
+            warmup=warmup,
+            network=network,
+            layer=layer,
+            optimizer=optimizer,
+            learner=learner,
+            memory=memory,
+        )
+        self.abstain = abstain
+
+    def _params(self) -> dict[str, Any]:
+        return {**super()._params(), "abstain": self.abstain}
 
     @property
     def _multiclass(self) -> bool:
@@ -172,8 +208,18 @@ class GrowingClassifier(_Growing, base.MiniBatchClassifier):
         return dict(zip(self._learner.labels, answers.tolist(), strict=True))
 
     def predict_one(self, x: Mapping[Any, Any], **kwargs: Any) -> Any:
-        """The most probable label; None before the first came."""
-        return self._learner.predict([x])[0]
+        """The most probable label; None before the first came, or where none is sure enough."""
+        return self._predicted([x])[0]
+
+    def _predicted(self, records: list[Any]) -> list[Any]:
+        answers = self._learner.answer(records)
+        if not self._learner.labels:
+            return [None] * len(records)
+        found = [self._learner.labels[place] for place in answers.argmax(-1).tolist()]
+        if self.abstain is None:
+            return found
+        sure = answers.max(-1) >= self.abstain
+        return [label if known else None for label, known in zip(found, sure, strict=True)]
 
     def predict_proba_many(self, X: "pd.DataFrame") -> "pd.DataFrame":
         """What `predict_proba_one` says of each row, a column a label."""

@@ -85,10 +85,14 @@ class Dataset(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """One mini-batch of a stream: its rows and how far the cursor has moved past it."""
+    """One mini-batch of a stream: its rows and how far the cursor has moved past it.
+
+    places: of the rows in the stream, counted from 0.
+    """
 
     rows: Rows
     position: int
+    places: NDArray[np.int64]
 
 
 class AnyStream(Protocol):
@@ -112,7 +116,7 @@ class AnyStream(Protocol):
         ...
 
     def batches(self, size: int, *, ahead: bool = False) -> Iterator[Any]:
-        """The remaining mini-batches, each with its `rows` and `position` after it."""
+        """The remaining mini-batches, their rows with `places`, and `position` after them."""
         ...
 
     def state_dict(self) -> StateTree:
@@ -293,8 +297,16 @@ class Stream:
     def _hand_out(self, size: int, read: Callable[[int, int], Rows]) -> Iterator[Batch]:
         while (stop := self._stop(self.position, size)) > self.position:
             rows = read(self.position, stop)
+            places = self._places(self.position, stop, rows)
             self.position = stop
-            yield Batch(rows, stop)
+            yield Batch(rows, stop, places)
+
+    def _places(self, start: int, stop: int, rows: Rows) -> NDArray[np.int64]:
+        """Where rows that were read stand in the stream."""
+        if not rows.skipped:
+            return np.arange(start, stop, dtype=np.int64)
+        there = np.isin(self._items[start:stop], rows.index.numpy())
+        return start + np.flatnonzero(there)
 
     def _stop(self, start: int, size: int) -> int:
         """Where a mini-batch ends: with its epoch or experience at the latest."""

@@ -36,7 +36,7 @@ def progress(samples: int, **changes: Any) -> Progress:
 
 
 def test_lines_tell_errors() -> None:
-    assert describe(STARTED).startswith("started: an endless stream, 1 output, cpu float32")
+    assert describe(STARTED).startswith("started: an open-ended stream, 1 output, cpu float32")
     assert describe(progress(1600)).startswith(
         "1,600, mae 12.35 (windowed 9.877), rmse 15.5 (windowed 11), loss 80.000"
     )

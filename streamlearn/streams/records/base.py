@@ -52,6 +52,11 @@ class RecordBatch:
     rows: RecordRows
     position: int
 
+    @property
+    def places(self) -> list[int]:
+        """Of the rows in the stream, counted from 0."""
+        return self.rows.index
+
 
 @dataclass(frozen=True, slots=True)
 class Item:

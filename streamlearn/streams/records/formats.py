@@ -168,6 +168,8 @@ class Delimited:
             text = _decoded(row)
             if "\r" in text.rstrip("\r\n"):
                 raise BadRow("its lines end with carriage returns; convert it by tr '\\r' '\\n'")
+            if text.lstrip().startswith("{") and text.rstrip().endswith("}"):
+                raise BadRow("it is JSON; set data=jsonl")
             if self._delimiter is None:
                 self._delimiter = _delimiter_of(text)
             names = _names(self._fields(text))

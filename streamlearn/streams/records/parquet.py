@@ -86,7 +86,8 @@ class ParquetFiles:
             return self._parquet.ParquetFile(path)
         except (OSError, self._arrow.ArrowException) as error:
             raise DataError(
-                f"{path} cannot be read as Parquet ({_first_line(error)}); write it again"
+                f"{path} cannot be read as Parquet ({_first_line(error)}); write it again, or "
+                "set data=csv or data=jsonl if it is text"
             ) from error
 
     def _hint(self, kind: Any) -> str | None:

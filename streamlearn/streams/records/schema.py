@@ -187,7 +187,8 @@ def infer(
         regression: what the target is, where that need not be guessed.
 
     Raises:
-        ConfigError: no target, or a column that is none.
+        ConfigError: no target, a column that is none, or a target without any number where numbers
+            are asked for.
     """
     columns = list(
         dict.fromkeys([*(known or ()), *(hints or ()), *(name for row in rows for name in row)])
@@ -222,6 +223,12 @@ def infer(
     labels = [row[target] for row in rows if row.get(target) is not None]
     if asked.task != "auto":
         regression = asked.task == "numbers"
+        if regression and labels and not any(_is_number(label) for label in labels):
+            raise ConfigError(
+                f"data.task=numbers does not fit {name}, whose column {target!r} has "
+                f"{_short(labels[0])} and no number in the first {len(rows):,} rows; set "
+                "data.task=classes, or another data.target"
+            )
     elif regression is None:
         regression = _are_numbers(labels)
     return Schema(
@@ -295,6 +302,12 @@ def _are_numbers(labels: Iterable[Any]) -> bool:
             return False
         fraction |= isinstance(value, float) and math.isfinite(value) and not value.is_integer()
     return fraction
+
+
+def _is_number(label: Any) -> bool:
+    if isinstance(label, str):
+        return number(label) is not None
+    return isinstance(label, (int, float, Decimal)) and not isinstance(label, bool)
 
 
 def _all_alike(values: Sequence[Any]) -> bool:
