@@ -399,7 +399,7 @@ class Memory(BlockList):
         }
         for name, column in self.layout.notes:
             zeros = torch.zeros(column.shape(count), dtype=self.layout.dtype_of(name))
-            columns[name] = checked.notes[name] if name in checked.notes else zeros
+            columns[name] = checked.notes.get(name, zeros)
         self.tiers.quiet()
         done = 0
         while done < count:

@@ -39,7 +39,8 @@ class Ring:
 
     Args:
         memory: with its starting rows, which stay and count, and at most as many others as there
-            is room for. A ring over a memory that is full begins at the first of these.
+            is room for. If it is full the ring stands where births begin anew, so that an optimizer
+            that is made for a network that was loaded goes on as the one before.
         rows: the most rows that the memory is to have.
 
     Attributes:
@@ -52,7 +53,8 @@ class Ring:
 
     def __init__(self, memory: Memory, rows: int) -> None:
         self.memory = memory
-        self.first = _starting_rows(memory)
+        born = memory.gather(torch.arange(len(memory)), ("born",))["born"].cpu()
+        self.first = int((born == PRIOR).sum())
         self.size = rows - self.first
         if self.size < 1:
             beside = f"beside the {self.first} starting rows of a layer" if self.first else ""
@@ -64,8 +66,11 @@ class Ring:
         if self.written > self.size:
             raise ConfigError(
                 f"memory.rows={rows} is less than the {len(memory)} tuples that a layer has; raise "
-                "it, or drop and compact them first"
+                "it, or begin with an empty layer"
             )
+        if self.written == self.size:
+            falls = born[self.first + 1 :] < born[self.first : -1]
+            self.written += int(falls.nonzero()[0]) + 1 if bool(falls.any()) else 0
 
     def runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The rows of tuples from the `start`-th on, those that are there last, as half-open runs.
@@ -120,9 +125,3 @@ class Ring:
             if there < size:
                 memory.append_checked(checked.part(start + there, start + size), born)
         self.written += len(checked.key)
-
-
-def _starting_rows(memory: Memory) -> int:
-    """How many rows belong to no step."""
-    born = memory.gather(torch.arange(len(memory)), ("born",))["born"]
-    return int((born == PRIOR).sum())

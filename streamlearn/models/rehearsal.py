@@ -115,13 +115,11 @@ class Rehearsal:
     def _new(self) -> Iterator[tuple[int, int]]:
         """The rows of samples that were not looked at yet, as half-open runs."""
         known, written = self._known, self._written
-        self._known = written
-        if known == written:
-            return
-        if self._ring is None:
-            yield self._first + known, self._first + written
-        else:
+        if self._ring is not None:
             yield from self._ring.runs(known, written)
+        elif known < written:
+            yield self._first + known, self._first + written
+        self._known = written  # not before all of them could be read
 
     @property
     def nbytes(self) -> int:
