@@ -335,6 +335,12 @@ class LearnerSettings(Settings):
                 f"memory.rows={self.memory.rows} is about growing layers, of which learner={kind} "
                 "has none here; leave it out"
             )
+        if self.memory.rows is not None and self.memory.rows <= self._starting_rows():
+            raise ValueError(
+                f"memory.rows={self.memory.rows} leaves no room beside the "
+                f"{self._starting_rows()} starting rows of a layer; raise it, or lower "
+                "layer.start_rows"
+            )
         if kind not in NETWORK_KINDS:
             return self
         by_gradient = self.layer.kind == "parametric-softmax"
@@ -429,6 +435,10 @@ class LearnerSettings(Settings):
                 f"{said} needs tuples whose age does not matter; set "
                 f"optimizer.momentum=0 and optimizer.decay=0, or {instead}"
             )
+
+    def _starting_rows(self) -> int:
+        rows: int = getattr(self.layer, "start_rows", 0)
+        return rows
 
     def any_grows(self) -> bool:
         """Whether any layer grows."""

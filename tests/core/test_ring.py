@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numpy.typing import NDArray
 from torch import Tensor
 
 from streamlearn import Learner
@@ -30,9 +30,10 @@ from streamlearn.models import NetworkModel
 from streamlearn.openworld import OpenLearner
 from streamlearn.optim import FunctionalSGD
 from streamlearn.ring import Ring
+from streamlearn.tiers import Tiers
 
-from .making import backward, generator, make_layer, randn
-from .stores import Shelf, rows_of, tiers_for
+from .making import backward, make_layer, randn
+from .stores import CPU, Shelf, least, rows_of
 from .test_learner import blobs, content, feed, growth_of, learner
 
 WIDTH, OUTPUTS, STARTING = 3, 2, 4
@@ -54,9 +55,20 @@ def started(dtype: torch.dtype = torch.float32, **options: Any) -> Memory:
     return memory
 
 
-def contents(memory: Memory) -> list[tuple[bytes, ...]]:
-    columns = rows_of(memory)
-    return [tuple(rows[i].tobytes() for rows in columns.values()) for i in range(len(memory))]
+def room_for(blocks: int, dtype: torch.dtype = torch.float32) -> Tiers:
+    """Tiers in which so many full blocks stay in memory."""
+    memory = started(dtype)
+    return Tiers(CPU, host_budget=least(memory) + blocks * memory.layout.block_bytes)
+
+
+def contents(memory: Memory) -> NDArray[np.uint8]:
+    """The bytes of all rows, a line each."""
+    columns = [np.ascontiguousarray(rows) for rows in rows_of(memory).values()]
+    return np.concatenate([rows.reshape(len(rows), -1).view(np.uint8) for rows in columns], 1)
+
+
+def alike(one: Memory, other: Memory) -> bool:
+    return np.array_equal(contents(one), contents(other))
 
 
 def put(ring: Ring, count: int, seed: int, born: int) -> None:
@@ -68,52 +80,49 @@ def put(ring: Ring, count: int, seed: int, born: int) -> None:
 # -- the ring itself -------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=20, deadline=None)
 @given(st.data())
 def test_a_ring_keeps_what_a_list_keeps_that_drops_its_first(data: st.DataObject) -> None:
     """The starting rows and the last M others, dropped ones as such, in any tier and dtype."""
     dtype = data.draw(st.sampled_from(DTYPES))
     away = data.draw(st.booleans())
-    tiers = tiers_for(WIDTH, OUTPUTS, dtype, 1) if away else None
+    tiers = room_for(1, dtype) if away else None
     memory, shelf = started(dtype, tiers=tiers), Shelf()
     if data.draw(st.booleans()):
         memory.store = shelf
     rows = data.draw(st.integers(STARTING + 1, 1700))
     ring = Ring(memory, rows)
-    kept: deque[tuple[bytes, ...]] = deque(contents(memory)[:0], maxlen=rows - STARTING)
     first = contents(memory)
-    snapshots = []
-    for step in range(1, data.draw(st.integers(1, 9)) + 1):
+    kept, alive = first[:0], np.zeros(0, np.bool_)
+    dead = np.concatenate([np.zeros(first.shape[1] - 16, np.uint8), np.array([DEAD]).view("u1")])
+    for step in range(1, data.draw(st.integers(1, 7)) + 1):
         count = data.draw(st.integers(0, 900))
         put(ring, count, 10 * step, step)
         alone = Memory(WIDTH, OUTPUTS, dtype=dtype, block_rows=512, notes=NOTES)
         alone.append(tuples(count, 10 * step), step, {"target": torch.arange(count) + 10 * step})
-        kept.extend(contents(alone))
-        if data.draw(st.booleans()):
-            chosen = sorted(data.draw(st.sets(st.integers(STARTING, len(memory) - 1), max_size=9)))
-            gone = {contents(memory)[row] for row in chosen} if chosen else set()
-            memory.drop(torch.tensor(chosen, dtype=torch.int64))
-            for place, row in enumerate(kept):
-                if row in gone:
-                    zeros = tuple(b"\0" * len(column) for column in row[:3])
-                    kept[place] = (*zeros, np.int64(DEAD).tobytes(), row[4])
+        kept = np.concatenate([kept, contents(alone)])[STARTING - rows :]
+        alive = np.concatenate([alive, np.ones(count, np.bool_)])[STARTING - rows :]
+        where = (STARTING + np.arange(ring.written) % (rows - STARTING))[ring.written - len(kept) :]
+        if len(kept) and data.draw(st.booleans()):
+            chosen = sorted(data.draw(st.sets(st.integers(0, len(kept) - 1), max_size=9)))
+            memory.drop(torch.from_numpy(where[chosen]))
+            kept[chosen, :-8] = dead  # notes stay, which are the last column
+            alive[chosen] = False
         if memory.store is not None and data.draw(st.booleans()):
-            snapshots.append(memory.snapshot())
-            shelf.commit(snapshots[-1])
-            memory.saved(snapshots[-1])
-        assert len(memory) <= rows
+            snapshot = memory.snapshot()
+            shelf.commit(snapshot)
+            memory.saved(snapshot)
+        assert len(memory) == STARTING + len(kept) <= rows
         found = contents(memory)
-        assert found[:STARTING] == first
-        assert sorted(found[STARTING:]) == sorted(kept)
-        assert memory.live == STARTING + sum(row[3] != np.int64(DEAD).tobytes() for row in kept)
-    places = [ring.first + s % ring.size for s in range(ring.written)][-len(kept) :]
-    assert [contents(memory)[place] for place in places] == list(kept)
+        assert np.array_equal(found[:STARTING], first)
+        assert np.array_equal(found[where], kept)
+        assert memory.live == STARTING + alive.sum()
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     size=st.integers(1, 40),
-    parts=st.lists(st.integers(0, 60), min_size=1, max_size=12),
+    parts=st.lists(st.integers(0, 50), min_size=1, max_size=5),
 )
 def test_how_tuples_are_parted_into_steps_does_not_matter(size: int, parts: list[int]) -> None:
     one, other = (Ring(started(), STARTING + size) for _ in range(2))
@@ -124,7 +133,7 @@ def test_how_tuples_are_parted_into_steps_does_not_matter(size: int, parts: list
             part = Tuples(*(column[start : start + count] for column in whole))
             ring.put(ring.plan(count), ring.memory.check(part, 5), 5)
             start += count
-    assert contents(one.memory) == contents(other.memory)
+    assert alike(one.memory, other.memory)
     assert one.written == other.written == sum(parts)
 
 
@@ -165,17 +174,13 @@ def test_rows_that_are_not_there_are_not_overwritten() -> None:
 def test_an_open_snapshot_stays_as_it_was() -> None:
     ring = Ring(started(), 700)
     put(ring, 700, 1, 1)
-    before = contents(ring.memory)
+    before = rows_of(ring.memory)
     snapshot = ring.memory.snapshot()
     put(ring, 300, 50, 2)
-    columns = [block.columns() for block in snapshot.blocks]
-    rows = [
-        tuple(part[name][i].tobytes() for name in ring.memory.columns())
-        for part in columns
-        for i in range(len(part["key"]))
-    ]
-    assert rows == before
-    assert contents(ring.memory) != before
+    for name, rows in before.items():
+        parts = [block.columns()[name] for block in snapshot.blocks]
+        assert np.array_equal(np.concatenate(parts), rows)
+        assert not np.array_equal(rows_of(ring.memory)[name], rows)
 
 
 # -- as an optimizer -------------------------------------------------------------------------------
@@ -200,7 +205,7 @@ def test_nothing_differs_until_a_layer_is_full(kind: str) -> None:
     bounded, _ = trained(16 + 7 * 20, 20, kind=kind)
     free, _ = trained(None, 20, kind=kind)
     for one, other in zip(bounded, free, strict=True):
-        assert contents(one.memory) == contents(other.memory)
+        assert alike(one.memory, other.memory)
 
 
 def test_a_step_of_more_tuples_than_rows_keeps_its_last() -> None:
@@ -233,16 +238,17 @@ def test_layers_are_written_all_or_none() -> None:
     network, optimizer = trained(40, 9)
     before = [contents(layer.memory) for layer in network], optimizer.state_dict()
     output = network(randn(7, 5, seed=99))
+    backward(torch.where(torch.arange(7)[:, None] == 3, output * torch.nan, output).sum())
     with pytest.raises(NotFiniteError):
-        backward(torch.where(torch.arange(7)[:, None] == 3, output * torch.nan, output).sum())
         optimizer.step()
-    optimizer.zero_grad()
-    assert ([contents(layer.memory) for layer in network], optimizer.state_dict()) == before
+    assert optimizer.state_dict() == before[1]
+    for layer, rows in zip(network, before[0], strict=True):
+        assert np.array_equal(contents(layer.memory), rows)
 
 
 def test_a_store_that_cannot_be_read_stops_a_step_before_anything_is_written() -> None:
     """Where rows were dropped, those to be taken are looked at before a layer is written."""
-    memory, shelf = started(tiers=tiers_for(WIDTH, OUTPUTS, torch.float32, 0)), Shelf()
+    memory, shelf = started(tiers=room_for(0)), Shelf()
     memory.store = shelf
     ring = Ring(memory, 2000)
     put(ring, 1996, 1, 1)
@@ -252,13 +258,12 @@ def test_a_store_that_cannot_be_read_stops_a_step_before_anything_is_written() -
         ring.plan(3)
     shelf.refuses_to_read = set()
     shelf.refuses_to_write = True
-    with pytest.raises(StorageError, match="no room on the shelf"):
-        for step in range(2, 40):  # until what was rewritten takes as much as a block
-            put(ring, 400, step, step)
-    written, live = ring.written, memory.live
+    put(ring, 500, 2, 2)  # what was rewritten takes as much as a block, and cannot be stored
+    before, written = contents(memory), ring.written
     with pytest.raises(StorageError, match="no room on the shelf"):
         put(ring, 3, 99, 99)
-    assert (ring.written, memory.live) == (written, live)
+    assert ring.written == written
+    assert np.array_equal(contents(memory), before)
 
 
 def test_a_saved_network_and_optimizer_go_on_with_the_same_bits() -> None:
@@ -274,7 +279,7 @@ def test_a_saved_network_and_optimizer_go_on_with_the_same_bits() -> None:
             again = FunctionalSGD(other, lr_value=0.05, momentum=0.4, decay=0.01, rows=45)
         go_on(other, again, range(11, 20))
         for one, two in zip(network, other, strict=True):
-            assert contents(one.memory) == contents(two.memory)
+            assert alike(one.memory, two.memory)
 
 
 def test_a_state_of_another_bound_is_refused() -> None:
@@ -295,7 +300,7 @@ def test_forgetting_drops_by_birth_wherever_the_ring_stands() -> None:
         assert layer.memory.live == 16 + 14
     go_on(network, optimizer, range(11, 14))
     for layer in network:
-        assert set(rows_of(layer.memory)["born"][16:].tolist()) == {10, 11, 12, 13, 14} - {10}
+        assert set(rows_of(layer.memory)["born"][16:].tolist()) == {10, 11, 12, 13, 14}
         assert layer.memory.live == len(layer.memory) == 45
 
 
@@ -307,7 +312,7 @@ def bounded(rows: int = 60, **sections: Any) -> Learner:
     return learner(memory=memory, **{"network": {"hidden": 1}, **sections})
 
 
-def rehearsing(how: str, count: int = 12, **sections: Any) -> Learner:
+def rehearsing(how: str, *, count: int = 12, **sections: Any) -> Learner:
     section = {"batch": 8, "dtype": "float32", "rehearsal": count, "rehearse": how}
     return bounded(learner=section, **sections)
 
@@ -330,7 +335,7 @@ def test_a_learner_goes_on_with_the_same_bits_once_it_was_saved(
 
 
 @pytest.mark.parametrize("how", ["uniform", "balanced", "loss"])
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=5, deadline=None)
 @given(forget=st.lists(st.integers(0, 30), max_size=3), rows=st.integers(17, 90))
 def test_draws_follow_from_what_is_stored_alone(how: str, forget: list[int], rows: int) -> None:
     """What was noted of rows before they were taken by others plays no part."""
@@ -345,13 +350,13 @@ def test_draws_follow_from_what_is_stored_alone(how: str, forget: list[int], row
         if start // 8 in forget:
             growth.forget(4)
         drawn = rehearsal.draw(growth.steps)
-        fresh = copy.deepcopy(rehearsal)
+        fresh = copy.copy(rehearsal)
         fresh.forget()
         again = fresh.draw(growth.steps)
         assert torch.equal(drawn.rows, again.rows)
         assert torch.equal(drawn.targets, again.targets)
         assert bool((drawn.rows >= 16).all())
-        assert len(drawn.rows.unique()) == len(drawn.rows) <= 12
+        assert len(set(drawn.rows.tolist())) == len(drawn.rows) <= 12
 
 
 def test_a_drawn_sample_whose_row_is_taken_leaves_the_new_tuple_as_it_is() -> None:
@@ -369,18 +374,20 @@ def test_a_drawn_sample_whose_row_is_taken_leaves_the_new_tuple_as_it_is() -> No
         assert torch.equal(found["target"][newest], targets[start : start + 8])
         born = found["born"]
     assert born is not None
-    assert len(born.unique()) == 3
+    assert len(set(born.tolist())) == 3
 
 
 @pytest.mark.parametrize("how", [None, "balanced"])
 def test_a_budget_of_bytes_beside_it_changes_no_bit(how: str | None) -> None:
-    made = rehearsing if how else lambda _, **sections: bounded(**sections)
-    rows = {"rows": 1600, "memory": {"block_rows": 512}}
-    small = {**rows, "memory": {"block_rows": 512, "host_budget": 460_000}}
-    free, tight = made(how or "", **rows), made(how or "", **small)
-    features, targets = blobs(3200)
+    section = {"batch": 64, "dtype": "float32"}
+    section |= {"rehearsal": 40, "rehearse": how} if how else {}
+    free, tight = (
+        bounded(1600, learner=section, memory={"block_rows": 512, "host_budget": budget})
+        for budget in (None, 460_000)
+    )
+    features, targets = blobs(2560)
     for model in (free, tight):
-        feed(model, features, targets, size=200)
+        feed(model, features, targets, size=64)
     assert tight.tiers.disk_bytes > 0
     assert content(tight)[1:] == content(free)[1:]
 
@@ -422,7 +429,7 @@ def test_a_network_that_is_made_wider_keeps_its_ring(tmp_path: Path) -> None:
     loaded, _ = OpenLearner.load(tmp_path / "model.safetensors")
     loaded.learn(features[100:], labels[100:])
     (one,), (other,) = model.memories().values(), loaded.memories().values()
-    assert contents(one) == contents(other)
+    assert alike(one, other)
     born = rows_of(one)["born"]
     assert len(one) == 50
     newest = growth_of_open(model).steps
@@ -463,4 +470,4 @@ def test_a_stream_of_another_concept_is_learnt_in_the_rows_of_the_old_one() -> N
         found = model.predict(features[2000:])
         accuracies[rows] = float((found == targets[2000:]).double().mean())
     assert accuracies[400] > 0.9
-    assert accuracies[400] >= accuracies[None] or generator is None
+    assert accuracies[400] >= accuracies[None]
