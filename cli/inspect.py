@@ -68,6 +68,7 @@ def describe_run(reader: RunReader, now: float) -> dict[str, Any]:
         "host": status.host,
     }
     if manifest is not None:
+        most = reader.scenario.get("memory", {}).get("rows")
         facts |= {
             "commit": manifest.commit,
             "step": manifest.step,
@@ -77,7 +78,7 @@ def describe_run(reader: RunReader, now: float) -> dict[str, Any]:
             "age_seconds": max(0.0, now - manifest.time),
             "disk_bytes": manifest.disk_bytes,
             "steps": list(manifest.steps),
-            "layers": [_layer(layer) for layer in manifest.layers.values()],
+            "layers": [_layer(layer, most) for layer in manifest.layers.values()],
             "summary": manifest.summary,
         }
     open_end = status.word in ("stopped", "crashed")
@@ -85,10 +86,11 @@ def describe_run(reader: RunReader, now: float) -> dict[str, Any]:
     return facts
 
 
-def _layer(layer: LayerEntry) -> dict[str, Any]:
+def _layer(layer: LayerEntry, most: int | None) -> dict[str, Any]:
     return {
         "name": layer.name,
         "tuples": layer.rows,
+        "most": most,
         "dead": layer.rows - layer.live,
         "bytes": layer.nbytes,
         "dtype": layer.dtype,
@@ -172,7 +174,7 @@ def _table(layers: list[dict[str, Any]]) -> list[str]:
     rows = [
         (
             clean(layer["name"]),
-            count(layer["tuples"]),
+            count(layer["tuples"]) + (f" of {count(layer['most'])}" if layer["most"] else ""),
             size(layer["bytes"]),
             layer["dtype"],
             size(layer["row_bytes"]),

@@ -63,11 +63,11 @@ def open_parts(scenario: Scenario) -> Parts:
 
 def settle_task(scenario: Scenario, parts: Parts) -> Scenario:
     """The scenario with what was found out about the target of records, for all who resume."""
-    if scenario.data.kind not in RECORD_KINDS or scenario.data.task != "auto":
-        return scenario
+    data = scenario.data
+    if data.kind not in RECORD_KINDS or data.kind == "generator" or data.task != "auto":
+        return scenario  # generators know their task themselves
     task = "classes" if isinstance(parts.loop.learner.task, Classes) else "numbers"
-    data = scenario.data.model_copy(update={"task": task})
-    return scenario.model_copy(update={"data": data})
+    return scenario.model_copy(update={"data": data.model_copy(update={"task": task})})
 
 
 def may_widen(learner: StreamLearner) -> bool:
