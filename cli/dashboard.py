@@ -303,7 +303,8 @@ def _safety(page: _Page) -> Text:
         age = f"{duration(page.now - model.checkpoint_time)} ago"
         if model.checkpoint_step is not None:
             age += f", step {count(model.checkpoint_step)}"
-    return _facts([("checkpoint", age), ("skipped", count(model.skipped))])
+    waiting = [("waiting", count(model.waiting))] if model.waiting else []
+    return _facts([("checkpoint", age), ("skipped", count(model.skipped)), *waiting])
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Text:

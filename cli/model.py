@@ -26,6 +26,7 @@ from streamlearn.events import (
 )
 
 from .describe import are_numbers, describe
+from .format import layer_title
 from .records import to_event
 from .series import Series
 
@@ -74,6 +75,7 @@ class Model:
     position: int = 0
     total_samples: int | None = None
     skipped: int = 0
+    waiting: int = 0
     seconds: float = 0.0
     rate: float | None = None
     loss: float | None = None
@@ -195,7 +197,7 @@ class Model:
         self.phase = "learning"
         self.step, self.samples, self.position = event.step, event.samples, event.position
         self.total_samples = event.total_samples
-        self.skipped = event.skipped
+        self.skipped, self.waiting = event.skipped, event.waiting
         self.seconds, self.rate, self.loss = event.seconds, event.rate, event.loss
         self.accuracy, self.windowed_accuracy = event.accuracy, event.windowed_accuracy
         self.metrics = event.metrics
@@ -208,9 +210,7 @@ class Model:
         self.learner_bytes = event.learner_bytes
         self.pace.add(event.position, event.seconds)
         for status in event.layers:
-            layer = self.layers.get(status.name)
-            if layer is None:
-                layer = self.layers[status.name] = Layer()
+            layer = self.layers.setdefault(layer_title(status.name), Layer())
             layer.tuples, layer.bytes = status.tuples, status.bytes
             layer.growth.add(event.position, status.tuples)
         if event.memory is not None:
@@ -232,5 +232,5 @@ class Model:
         self.accuracy = event.prequential_accuracy
         self.skipped = max(self.skipped, event.skipped)
         for status in event.layers:
-            layer = self.layers.setdefault(status.name, Layer())
+            layer = self.layers.setdefault(layer_title(status.name), Layer())
             layer.tuples, layer.bytes = status.tuples, status.bytes
