@@ -46,10 +46,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the list of events."""
+    """One line of the list of events; whether it is about an item that was left out."""
 
     time: float
     text: str
+    skips: bool = False
 
 
 @dataclass(slots=True)
@@ -133,6 +134,8 @@ class Model:
                 self.drifts.append(event.samples)
             case Skipped():
                 self.skipped = max(self.skipped, event.skipped)
+                if self.lines and self.lines[-1].skips:
+                    self.lines.pop()  # it counts those before, which would crowd out all else
             case CheckpointSaved():
                 self.checkpoint_time = event.time
                 self.checkpoint_step = event.step
@@ -146,11 +149,11 @@ class Model:
                 self._finished(event)
             case _:
                 pass
-        self.note(describe(event), time)
+        self.note(describe(event), time, skips=isinstance(event, Skipped))
 
-    def note(self, text: str, time: float) -> None:
+    def note(self, text: str, time: float, *, skips: bool = False) -> None:
         """Add a line to the list of events."""
-        self.lines.append(Line(time, text))
+        self.lines.append(Line(time, text, skips))
 
     def time_left(self) -> float | None:
         """Seconds until the stream ends, None where that is unknown.

@@ -83,10 +83,10 @@ def grid_of(words: Sequence[str]) -> Grid:
         chosen = [f"{key}={value}" for key, value in choices.items()]
         try:
             scenario = resolve([*plain, *chosen])
-            _refuse_sharing(scenario)
-            name = name or scenario.name
         except ConfigError as error:
             raise ConfigError(f"with {' '.join(chosen)}: {error}") from None
+        _refuse_sharing(scenario)
+        name = name or scenario.name
         cells.append(Cell(_folder(number, count, choices), choices, (*plain, *chosen)))
     return Grid(name, axes, tuple(cells), _digest(fixed, axes))
 
