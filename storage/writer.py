@@ -356,11 +356,17 @@ class RunStore:
         Retrieval then adds up other blocks, so results may differ in their last bits.
 
         Raises:
-            RunStateError: the run has never committed, or is closed.
+            RunStateError: the run has never committed, or is closed, or takes rows in turn.
             FormatError: a file is damaged; names it.
             StorageError: the system refused; the last commit is whole.
         """
         self._log.require_open()
+        rows = self.read().scenario.get("memory", {}).get("rows")
+        if rows is not None:
+            raise RunStateError(
+                f"the run {str(self.path)!r} has memory.rows={rows}, so that new tuples take the "
+                "rows of dead ones in their turn; there is nothing to compact"
+            )
         with self._turn:
             self._commits.settle()
             before = self.manifest

@@ -291,7 +291,10 @@ def build_growth(
     if not groups:
         return None
     return FunctionalSGD(
-        groups, momentum=settings.optimizer.momentum, decay=settings.optimizer.decay
+        groups,
+        momentum=settings.optimizer.momentum,
+        decay=settings.optimizer.decay,
+        rows=settings.memory.rows,
     )
 
 
@@ -347,8 +350,9 @@ def _unscaled_model(
         }
         if rehearses:
             layers = [*_growing(network.hidden), *_growing([network.output])]
+            ring = growth.rings[0] if growth is not None and growth.rings else None
             options["rehearsal"] = Rehearsal(
-                layers, chosen.rehearsal, chosen.rehearse, settings.seed
+                layers, chosen.rehearsal, chosen.rehearse, settings.seed, ring=ring
             )
         if isinstance(chosen, GrowingSettings):
             return NetworkModel(network, loss, **options)

@@ -7,7 +7,7 @@ live is `blocklist`'s concern.
 
 import contextlib
 import math
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -81,6 +81,35 @@ class Checked(NamedTuple):
     key_square: Tensor
     largest: float
     notes: Mapping[str, Tensor] = {}
+
+    def part(self, start: int, stop: int) -> "Checked":
+        """Those from `start` to before `stop`."""
+        rows = slice(start, stop)
+        if (start, stop) == (0, len(self.key)):
+            return self
+        return Checked(
+            self.key[rows],
+            self.weight[rows],
+            self.value[rows],
+            self.key_square[rows],
+            self.largest,
+            {name: note[rows] for name, note in self.notes.items()},
+        )
+
+    @classmethod
+    def joined(cls, parts: Sequence["Checked"]) -> "Checked":
+        """Several one behind the other, of one memory, with the same notes."""
+        if len(parts) == 1:
+            return parts[0]
+        key, weight, value, square, largest, notes = zip(*parts, strict=True)
+        return cls(
+            torch.cat(key),
+            torch.cat(weight),
+            torch.cat(value),
+            torch.cat(square),
+            max(largest),
+            {name: torch.cat([note[name] for note in notes]) for name in notes[0]},
+        )
 
 
 class Memory(BlockList):
@@ -157,9 +186,11 @@ class Memory(BlockList):
             ShapeError: a width that differs from the memory's.
             NotFiniteError: a NaN or infinity, once rounded to the memory's dtype, or a key whose
                 square is none: it would spoil every later retrieval.
-            StorageError, ConfigError: a budget cannot be kept, see `Tiers.settle`.
+            FormatError, StorageError, ConfigError: a budget cannot be kept, see `Tiers.settle`, or
+                the store refuses rows that were rewritten.
         """
         self.tiers.settle()
+        self._fold()
         key, weight, value = tuples
         count = key.shape[0]
         expected = ((count, self.key_width), (count,), (count, self.value_width))
@@ -338,6 +369,79 @@ class Memory(BlockList):
             )
         self._put(chosen, columns)
         self.live += int(dead.sum())
+
+    def overwrite(self, start: int, checked: Checked, born: int, *, dropped: int = 0) -> None:
+        """Put what `check` gave in the place of rows, all born at the same step.
+
+        Nothing can refuse any more what `check` and `dropped` have looked at.
+
+        Args:
+            start: the first of the rows, all of which are there.
+            checked: the tuples; notes that are left out become zeros.
+            born: the step that wrote them.
+            dropped: how many of the rows were dropped, as the method says.
+
+        Raises:
+            ShapeError: a row that is not there; nothing was changed.
+        """
+        count = len(checked.key)
+        if start < 0 or start + count > len(self):
+            raise ShapeError(
+                f"rows {start} to {start + count} are not all among the {len(self)} rows of this "
+                "memory; append what is new"
+            )
+        columns: dict[str, Tensor] = {
+            "key": checked.key,
+            "weight": checked.weight,
+            "value": checked.value,
+            "key_square": checked.key_square,
+            "born": torch.full((count,), born, dtype=torch.int64, device=self.device),
+        }
+        for name, column in self.layout.notes:
+            zeros = torch.zeros(column.shape(count), dtype=self.layout.dtype_of(name))
+            columns[name] = checked.notes.get(name, zeros)
+        self.tiers.quiet()
+        done = 0
+        while done < count:
+            index, first = divmod(start + done, self.block_rows)
+            slot = self.slots[index]
+            stop = min(first + count - done, slot.count)
+            part = {n: column[done : done + stop - first] for n, column in columns.items()}
+            self._overwrite(index, slice(first, stop), part)
+            self._journal.rewrote(index, self.names, first, slot.count)
+            done += stop - first
+        self.rewrites += 1
+        self.live += dropped
+        self.max_key_square = max(self.max_key_square, checked.largest)
+        with contextlib.suppress(StreamlearnError):  # as in `_append`
+            self.tiers.settle()
+
+    def _overwrite(self, index: int, rows: slice, columns: Mapping[str, Tensor]) -> None:
+        """All columns of some rows of one block."""
+        slot = self.slots[index]
+        if slot.block is None:
+            bits = {
+                name: to_bits(column.to("cpu", self.layout.dtype_of(name)))
+                for name, column in columns.items()
+                if name in self.names
+            }
+            local = np.arange(rows.start, rows.stop, dtype=np.int64)
+            self._set_patch(index, Patch.over(slot.patch, local, bits))
+            return
+        self._unshare(index, slot.block, self.names)
+        where = slot.block.key.device
+        slot.block.write(self.layout, rows, {n: column.to(where) for n, column in columns.items()})
+
+    def dropped(self, start: int, stop: int) -> int:
+        """How many of the rows from `start` to before `stop` were dropped.
+
+        Raises:
+            ShapeError: a row that is not there.
+            FormatError, StorageError: the store cannot say.
+        """
+        if self.live == len(self) or start >= stop:
+            return 0
+        return int(self._dead(np.arange(start, stop, dtype=np.int64)).sum())
 
     def drop(self, rows: Tensor) -> None:
         """Let rows contribute exactly nothing from now on: all but notes zero, born `DEAD`.

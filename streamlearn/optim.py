@@ -9,8 +9,9 @@ from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.layers import GrowingLayer
-from streamlearn.memory import PRIOR, Memory, Tuples
+from streamlearn.memory import PRIOR, Checked, Memory, Tuples
 from streamlearn.retrieval import Forgetting
+from streamlearn.ring import Ring, Run
 from streamlearn.state import StateTree
 
 __all__ = ["FunctionalSGD", "Group"]
@@ -44,13 +45,18 @@ class FunctionalSGD:
         lr_weight: η_w (η in the gauge rule), the rate of weights.
         momentum: μ in [0, 1).
         decay: γ in [0, 1), each step's decay of what was written, decoupled from the rates.
+        rows: the most tuples that each layer keeps, its starting rows counted; once it is full, new
+            ones take the place of the oldest, see `ring`. None keeps all.
+
+    Attributes:
+        rings: of the layers in their order, where `rows` are given.
 
     Momentum and decay are exact and rewrite nothing: a tuple counts by its age, see
     `memory.decay_coefficients`. Rates may be changed between steps in `param_groups`; momentum and
     decay are fixed, since they apply to the past too.
 
     Raises:
-        ConfigError: no growing layer, a layer in two groups, or a rate out of range.
+        ConfigError: no growing layer, a layer in two groups, a rate out of range, or too few rows.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class FunctionalSGD:
         lr_weight: float = 0.003,
         momentum: float = 0.0,
         decay: float = 0.0,
+        rows: int | None = None,
     ) -> None:
         rates = {
             "lr_value": lr_value,
@@ -83,6 +90,8 @@ class FunctionalSGD:
             raise ConfigError("a growing layer is in two groups; each may be written by one only")
         # Tuples that are there already have their age: the clock goes on, 0 in a new network.
         self.steps = max(layer.forgetting.step for layer in layers)
+        self.rows = rows
+        self.rings = [] if rows is None else [Ring(layer.memory, rows) for layer in layers]
         self._set_clock()
 
     def zero_grad(self) -> None:
@@ -109,7 +118,8 @@ class FunctionalSGD:
             places: (B,) int64, for layers that store one tuple a sample: a place below `stored`
                 names the sample's own tuple, counted among the last `stored` of each memory, to
                 which weight and value are added; the others are new and follow in their order.
-                No tuple is named twice.
+                No tuple is named twice. What is added to a tuple whose row is taken at the same
+                step is gone with it.
             stored: tuples of each layer that places count.
             notes: by column, (B, …) of each sample, for the memories that have such columns.
             renewed: those of the notes that samples with tuples of their own have written anew.
@@ -151,13 +161,16 @@ class FunctionalSGD:
         ]
         for layer, _, tuples in merged:
             layer.memory.check(tuples, self.steps + 1)
+        turns = [turn for ring in self.rings for turn in _turns(ring, checked)]
         if before is not None:
             before()
         self.steps += 1
         for layer, found, tuples in merged:
             own = _own(layer.memory, anew)
             layer.memory.rewrite(found, weight=tuples.weight, value=tuples.value, notes=own)
-        for memory, rows in checked:
+        for ring, plan, rows in turns:
+            ring.put(plan, rows, born=self.steps)
+        for memory, rows in () if self.rings else checked:
             if places is None or len(rows.key):
                 memory.append_checked(rows, born=self.steps)
         self.zero_grad()
@@ -175,7 +188,7 @@ class FunctionalSGD:
         """
         oldest = self.steps - steps + 1
         layers = [layer for group in self.param_groups for layer in group["layers"]]
-        return sum(_drop_before(layer.memory, oldest) for layer in layers)
+        return sum(_drop_before(layer.memory, oldest, bool(self.rings)) for layer in layers)
 
     def _set_clock(self) -> None:
         for group in self.param_groups:
@@ -183,16 +196,19 @@ class FunctionalSGD:
                 layer.forgetting = Forgetting(self.steps, group["momentum"], group["decay"])
 
     def state_dict(self) -> StateTree:
-        """The step count and each group's rates."""
+        """The step count, each group's rates, and where rings stand."""
         names = ("lr_value", "lr_weight", "momentum", "decay")
         groups = [{name: group[name] for name in names} for group in self.param_groups]  # type: ignore[literal-required]
-        return {"steps": self.steps, "groups": groups}
+        state: StateTree = {"steps": self.steps, "groups": groups}
+        if self.rings:
+            state |= {"rows": self.rows, "written": [ring.written for ring in self.rings]}
+        return state
 
     def load_state_dict(self, state: StateTree) -> None:
-        """Restore the step count and rates.
+        """Restore the step count, rates, and where rings stand.
 
         Raises:
-            FormatError: another number of groups.
+            FormatError: another number of groups, or of rows that layers keep.
         """
         groups = state["groups"]
         if len(groups) != len(self.param_groups):
@@ -200,7 +216,14 @@ class FunctionalSGD:
                 f"the state has {len(groups)} groups but this optimizer has "
                 f"{len(self.param_groups)}; build it over the same network"
             )
+        if state.get("rows") != self.rows:
+            raise FormatError(
+                f"the state was saved with memory.rows={state.get('rows')} but here it is "
+                f"{self.rows}; set it as it was"
+            )
         self.steps = int(state["steps"])
+        for ring, written in zip(self.rings, state.get("written", ()), strict=True):
+            ring.written = int(written)
         for group, saved in zip(self.param_groups, groups, strict=True):
             group["lr_value"] = float(saved["lr_value"])
             group["lr_weight"] = float(saved["lr_weight"])
@@ -209,14 +232,25 @@ class FunctionalSGD:
         self._set_clock()
 
 
-def _drop_before(memory: Memory, step: int) -> int:
+def _turns(
+    ring: Ring, checked: list[tuple[Memory, Checked]]
+) -> list[tuple[Ring, list[Run], Checked]]:
+    """Where a ring puts all that is to be stored in its memory, if anything is."""
+    own = [rows for memory, rows in checked if memory is ring.memory]
+    if not own:
+        return []
+    rows = Checked.joined(own)
+    return [(ring, ring.plan(len(rows.key)), rows)]
+
+
+def _drop_before(memory: Memory, step: int, ring: bool) -> int:
     """Drop the tuples that were born before a step; how many these were."""
     live = memory.live
     for start in range(0, len(memory), _LOOKED_AT):
         rows = torch.arange(start, min(start + _LOOKED_AT, len(memory)))
         born = memory.gather(rows, ("born",))["born"].cpu()
         memory.drop(rows[(born > PRIOR) & (born < step)])
-        if bool((born >= step).all()):  # rows stand in the order of their births
+        if bool((born >= step).all()) and not ring:  # rows stand in the order of their births
             break
     return live - memory.live
 

@@ -77,13 +77,18 @@ class Prequential:
     def update(self, probabilities: Tensor, targets: Tensor, losses: Tensor) -> Tensor:
         """Count a batch of scores (B, classes) of samples with targets (B,) and losses (B,).
 
-        More classes than before are new ones behind the others; all figures go on.
+        More classes than before are new ones behind the others; all figures go on. A row of zeros
+        is the answer of a learner that knows no class yet: it is wrong, whatever the target.
 
         Returns:
             (B,) float64, 1 for each sample that was predicted wrong, else 0.
         """
         self._widen(probabilities.shape[1])
         predicted = probabilities.argmax(-1)
+        blank = ~probabilities.any(-1)
+        if bool(blank.any()):
+            self._widen(2)
+            predicted = torch.where(blank, (targets + 1) % len(self.confusion), predicted)
         right = predicted == targets  # (B,)
         actual = targets.numpy()
         self._note_arrivals(actual)

@@ -22,6 +22,7 @@ from streamlearn.kinds import (
 )
 from streamlearn.sections import (
     OptionalFloat,
+    OptionalInt,
     Settings,
     bare_kind,
     explain,
@@ -301,6 +302,12 @@ class MemorySettings(Settings):
         multiple_of=512,
         description="tuples in a block, which is a shard on disk; by their width if not given",
     )
+    rows: OptionalInt = Field(
+        None,
+        ge=1,
+        description="the most tuples of a growing layer, starting rows counted; once it is full, "
+        "new ones take the place of the oldest; none: all stay",
+    )
     device_budget: Budget = Field(
         None, gt=0, description="bytes for tuples on the device, such as 8GiB; others pass through"
     )
@@ -323,6 +330,17 @@ class LearnerSettings(Settings):
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
         kind = self.learner.kind
+        if self.memory.rows is not None and not self.any_grows():
+            raise ValueError(
+                f"memory.rows={self.memory.rows} is about growing layers, of which learner={kind} "
+                "has none here; leave it out"
+            )
+        if self.memory.rows is not None and self.memory.rows <= self._starting_rows():
+            raise ValueError(
+                f"memory.rows={self.memory.rows} leaves no room beside the "
+                f"{self._starting_rows()} starting rows of a layer; raise it, or lower "
+                "layer.start_rows"
+            )
         if kind not in NETWORK_KINDS:
             return self
         by_gradient = self.layer.kind == "parametric-softmax"
@@ -378,6 +396,12 @@ class LearnerSettings(Settings):
             return
         if self.learner.revisit == "update":
             self._check_in_place("learner.revisit=update", "learner.revisit=append")
+            if self.memory.rows is not None:
+                raise ValueError(
+                    f"memory.rows={self.memory.rows} lets the oldest tuples go, and "
+                    "learner.revisit=update needs those of earlier epochs; set "
+                    "learner.revisit=append, or memory.rows=none"
+                )
         if getattr(self.learner, "reservoir", None) is not None:
             if self.any_grows():
                 raise ValueError(
@@ -411,6 +435,10 @@ class LearnerSettings(Settings):
                 f"{said} needs tuples whose age does not matter; set "
                 f"optimizer.momentum=0 and optimizer.decay=0, or {instead}"
             )
+
+    def _starting_rows(self) -> int:
+        rows: int = getattr(self.layer, "start_rows", 0)
+        return rows
 
     def any_grows(self) -> bool:
         """Whether any layer grows."""

@@ -6,7 +6,7 @@ adding their weights and values, so what a rehearsed sample would store is added
 it has: nothing grows. For deeper layers the key that is stored stays, though the query has moved.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from streamlearn.blocks import DEAD, Column
 from streamlearn.errors import RunStateError
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import Memory
+from streamlearn.ring import Ring
 
 from .draws import Rehearse, Rows, Words, distinct, loss_keys, shares
 
@@ -72,22 +73,31 @@ class Rehearsal:
         how: "uniform": each stored sample alike; "balanced": each class alike, as far as it has
             as many; "loss": by what was last lost on it, see `draws`.
         seed: of the draws.
+        ring: of the first layer, where new tuples take the rows of old ones. A sample whose row is
+            taken at the step that draws it is learnt once more, and gone.
     """
 
     def __init__(
-        self, layers: Sequence[GrowingLayer], count: int, how: Rehearse, seed: int
+        self,
+        layers: Sequence[GrowingLayer],
+        count: int,
+        how: Rehearse,
+        seed: int,
+        *,
+        ring: Ring | None = None,
     ) -> None:
         self.count = count
         self.how = how
         self.seed = seed
         self._memories = [layer.memory for layer in layers]
         self._first = len(self._memories[0])  # the starting rows stand before it
+        self._ring = ring
         self.forget()
 
     def forget(self) -> None:
         """Other tuples are in the memories now."""
         self._rows: dict[int, _Growing] = {}
-        self._known = self._first
+        self._known = 0  # samples of `_written` that were looked at
         self._dead = 0
         self._losses = np.zeros(0)  # of all samples, the dropped ones too
         self._gone = np.zeros(0, np.bool_)  # samples that are known to be dropped
@@ -96,6 +106,20 @@ class Rehearsal:
     def stored(self) -> int:
         """Samples that have tuples."""
         return len(self._memories[0]) - self._first
+
+    @property
+    def _written(self) -> int:
+        """Samples that ever had tuples."""
+        return self.stored if self._ring is None else self._ring.written
+
+    def _new(self) -> Iterator[tuple[int, int]]:
+        """The rows of samples that were not looked at yet, as half-open runs."""
+        known, written = self._known, self._written
+        if self._ring is not None:
+            yield from self._ring.runs(known, written)
+        elif known < written:
+            yield self._first + known, self._first + written
+        self._known = written  # not before all of them could be read
 
     @property
     def nbytes(self) -> int:
@@ -147,7 +171,8 @@ class Rehearsal:
         if self.how == "loss":
             return self._first + self._by_loss(words)
         dead = sum(len(memory) - memory.live for memory in self._memories)
-        if dead != self._dead:
+        # Rows that were dropped are taken again by a ring, so that their number says too little.
+        if dead != self._dead or (dead and self._ring is not None):
             self.forget()
             self._dead = dead
         if self.how == "uniform" and not dead:
@@ -165,17 +190,20 @@ class Rehearsal:
     def _look(self) -> None:
         """Sort the rows that are new by class, or all into one group, but for dropped ones."""
         memory = self._memories[0]
-        while self._known < len(memory):
-            stop = min(self._known + memory.block_rows, len(memory))
-            rows = np.arange(self._known, stop, dtype=np.int64)
-            rows = rows[~self._dropped(rows)]
-            targets = np.zeros(len(rows), np.int64)
-            if self.how == "balanced":
-                found = memory.gather(torch.from_numpy(rows), ("target",))["target"]
-                targets = found.cpu().numpy()
-            for name in np.unique(targets).tolist():
-                self._rows.setdefault(name, _Growing()).add(rows[targets == name])
-            self._known = stop
+        for first, last in self._new():
+            for start in range(first, last, memory.block_rows):
+                stop = min(start + memory.block_rows, last)
+                rows = np.arange(start, stop, dtype=np.int64)
+                rows = rows[~self._dropped(rows)]
+                targets = np.zeros(len(rows), np.int64)
+                if self.how == "balanced":
+                    found = memory.gather(torch.from_numpy(rows), ("target",))["target"]
+                    targets = found.cpu().numpy()
+                names = np.unique(targets).tolist()
+                for name in names:
+                    self._rows.setdefault(name, _Growing())
+                for name in names if self._ring is None else self._rows:
+                    self._rows[name].replace(start, stop, rows[targets == name])
 
     def _by_loss(self, words: Words) -> Rows:
         """Distinct samples in ascending order, drawn by their losses.
@@ -205,12 +233,15 @@ class Rehearsal:
 
     def _look_at_losses(self) -> None:
         """Read the losses of samples that are new."""
-        memory, known = self._memories[0], len(self._losses)
-        if known < self.stored:
-            rows = torch.arange(self._first + known, len(memory))
-            found = memory.gather(rows, ("loss",))["loss"].double().cpu().numpy()
-            self._losses = np.concatenate([self._losses, found])
-            self._gone = np.concatenate([self._gone, np.zeros(len(found), np.bool_)])
+        memory, more = self._memories[0], self.stored - len(self._losses)
+        if more:
+            self._losses = np.concatenate([self._losses, np.zeros(more)])
+            self._gone = np.concatenate([self._gone, np.zeros(more, np.bool_)])
+        for first, last in self._new():
+            places = slice(first - self._first, last - self._first)
+            found = memory.gather(torch.arange(first, last), ("loss",))["loss"]
+            self._losses[places] = found.double().cpu().numpy()
+            self._gone[places] = False
 
     def _dropped(self, rows: Rows) -> NDArray[np.bool_]:
         """Which rows have no tuple any more in some layer, (n,)."""
@@ -221,7 +252,7 @@ class Rehearsal:
 
 
 class _Growing:
-    """Row numbers, added at the end."""
+    """Row numbers in ascending order, added at the end or in the place of others."""
 
     def __init__(self) -> None:
         self._room = np.zeros(64, np.int64)
@@ -235,13 +266,15 @@ class _Growing:
         """All of them."""
         return self._room[: self._count]
 
-    def add(self, rows: Rows) -> None:
-        """Add some."""
-        stop = self._count + len(rows)
-        if stop > len(self._room):
-            self._room = np.concatenate([self.rows, np.zeros(stop, np.int64)])
-        self._room[self._count : stop] = rows
-        self._count = stop
+    def replace(self, start: int, stop: int, rows: Rows) -> None:
+        """Let those from `start` to before `stop` be these."""
+        low, high = np.searchsorted(self.rows, (start, stop)).tolist()
+        count = self._count + len(rows) - (high - low)
+        if count > len(self._room):
+            self._room = np.concatenate([self.rows, np.zeros(count, np.int64)])
+        self._room[low + len(rows) : count] = self._room[high : self._count].copy()
+        self._room[low : low + len(rows)] = rows
+        self._count = count
 
 
 def _dead(memory: Memory, rows: Rows) -> NDArray[np.bool_]:

@@ -158,3 +158,16 @@ def test_restored_errors_go_on_to_the_same_bits(cut: int, window: int) -> None:
 def test_a_task_has_the_evaluation_that_suits_it() -> None:
     assert isinstance(evaluation_of(Classes(("a", "b"))), Prequential)
     assert isinstance(evaluation_of(Outputs(3), 5), PrequentialErrors)
+
+
+@given(st.lists(st.integers(0, 2), min_size=1, max_size=8))
+@settings(max_examples=25, deadline=None)
+def test_a_learner_that_knows_no_class_is_never_right(labels: list[int]) -> None:
+    evaluation = Prequential(0)
+    targets = torch.tensor(labels)
+    width = max(labels) + 1
+    errors = evaluation.update(torch.zeros(len(labels), width), targets, torch.zeros(len(labels)))
+    assert errors.tolist() == [1.0] * len(labels)
+    assert evaluation.correct == 0
+    assert int(evaluation.confusion.diagonal().sum()) == 0
+    assert int(evaluation.confusion.sum()) == len(labels)

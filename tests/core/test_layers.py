@@ -2,6 +2,7 @@
 
 import copy
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,7 +47,7 @@ def test_a_saved_state_dict_restores_predictions_to_the_bit_and_learning_goes_on
     kind: Kind, dtype: torch.dtype, tmp_path: Path
 ) -> None:
     model, restored = network(kind, dtype), network(kind, dtype)
-    rates = {"lr_value": 0.01, "lr_weight": 0.003, "momentum": 0.5, "decay": 0.01}
+    rates: dict[str, Any] = {"lr_value": 0.01, "lr_weight": 0.003, "momentum": 0.5, "decay": 0.01}
     optimizer = FunctionalSGD(model, **rates)
     train(model, optimizer, range(120))  # two blocks of 512 rows
     assert len(output_of(model).memory.blocks) == 2

@@ -67,7 +67,7 @@ def reopened(layer: GrowingLayer, blocks: int | None) -> Shelf:
 def learning(
     kind: Kind,
     dtype: torch.dtype,
-    rates: dict[str, float],
+    rates: dict[str, Any],
     prepare: Callable[[GrowingLayer], object],
 ) -> list[Tensor]:
     """What a hidden and an output layer say, pass back and store over several steps."""

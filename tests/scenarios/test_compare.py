@@ -140,7 +140,9 @@ def test_data_that_cannot_be_read_on_ends_all_after_their_results(tmp_path: Path
 
 
 def test_the_size_to_compare_at_is_one_that_every_learner_once_had() -> None:
-    found = results(list(Comparison.start(SHORT, ["growing", "ridge"]).events()))
+    found = results(
+        list(Comparison.start([*SHORT, "learner.dtype=float32"], ["growing", "ridge"]).events())
+    )
     growing, ridge = found["growing"], found["ridge"]
     (size,) = {growing.equal_bytes, ridge.equal_bytes}
     assert size is not None

@@ -223,7 +223,22 @@ def test_late_labels_are_learnt_late_and_wait_across_stops(path: Path, tmp_path:
     assert_same_end(tmp_path / "stopped", tmp_path / "late")
 
 
-def test_a_network_grows_wider_with_features_and_classes_across_stops(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "further",
+    [
+        (),
+        ("learner.rehearsal=16", "stream.delay=60", "drift.action=boost", "drift.detector=adwin"),
+        (
+            "learner.rehearsal=8",
+            "learner.rehearse=loss",
+            "memory.host_budget=3MiB",
+            "memory.block_rows=512",
+        ),
+    ],
+)
+def test_a_network_grows_wider_with_features_and_classes_across_stops(
+    tmp_path: Path, further: tuple[str, ...]
+) -> None:
     source = random.Random(1)
     rows = [
         {**{f"f{index}": source.random() for index in range(5 if row < 200 else 90)},
@@ -232,7 +247,7 @@ def test_a_network_grows_wider_with_features_and_classes_across_stops(tmp_path: 
     ]  # fmt: skip
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
-    more = "data.target=y", "checkpoint.keep=2"
+    more = "data.target=y", "checkpoint.keep=2", *further
     end(Session.start(resolve(words(path, tmp_path, "whole", *more))))
     session = Session.start(resolve(words(path, tmp_path, "stopped", *more)))
     for stop in (3, 5, 11, 14, 20, 27):
