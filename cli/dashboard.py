@@ -242,7 +242,7 @@ def _bold_facts(facts: Sequence[tuple[str, str, str]]) -> Text:
 def _memory(page: _Page, width: int, room: int, tall: bool = False) -> list[Text]:
     model = page.model
     layers = list(model.layers.items())
-    facts = [*_places(page, width), _safety(page)]
+    facts = [*_places(page, width), *_safety(page, width)]
     # Everything else wants at least a heading, a short plot, and the last events.
     others = 0 if tall else (2 + _SHORT_PLOT) + (1 + _FEW_LINES)
     free = room - 2 - len(facts) - others
@@ -294,7 +294,7 @@ def _places(page: _Page, width: int) -> list[Text]:
     return [line] if line.cell_len <= width else [_facts(facts[:2]), _facts(facts[2:])]
 
 
-def _safety(page: _Page) -> Text:
+def _safety(page: _Page, width: int) -> list[Text]:
     model = page.model
     if model.checkpoint_time is None:
         age = "none yet"
@@ -303,7 +303,10 @@ def _safety(page: _Page) -> Text:
         age = f"{duration(page.now - model.checkpoint_time)} ago"
         if model.checkpoint_step is not None:
             age += f", step {count(model.checkpoint_step)}"
-    return _facts([("checkpoint", age), ("skipped", count(model.skipped))])
+    waiting = [("waiting", count(model.waiting))] if model.waiting else []
+    counts = [("skipped", count(model.skipped)), *waiting]
+    line = _facts([("checkpoint", age), *counts])
+    return [line] if line.cell_len <= width else [_facts([("checkpoint", age)]), _facts(counts)]
 
 
 def _facts(facts: Sequence[tuple[str, str]]) -> Text:

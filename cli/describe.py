@@ -183,6 +183,8 @@ def _progress(event: Progress) -> str:
     ]
     if event.memory is not None:
         parts.append(f"process {size(event.memory.rss_bytes)}")
+    if event.waiting:
+        parts.append(f"{count(event.waiting)} wait for labels")
     if event.skipped:
         parts.append(f"skipped {count(event.skipped)}")
     return ", ".join(parts)

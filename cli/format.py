@@ -1,6 +1,7 @@
 """Numbers, sizes, times and paths as a person reads them; ASCII only, of bounded width."""
 
 import math
+import re
 import time as clock_time
 import unicodedata
 
@@ -10,12 +11,15 @@ __all__ = [
     "count",
     "duration",
     "figure",
+    "layer_title",
     "number",
     "percent",
     "rate",
     "size",
     "span",
 ]
+
+_WIDENED = re.compile(r"^(output|hidden\.\d+)\.\d+$")
 
 MISSING = "-"
 """What stands where there is no number (yet)."""
@@ -88,6 +92,14 @@ def span(seconds: float | None) -> str:
         return duration(seconds)
     seconds = max(0.0, seconds)
     return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
+
+
+def layer_title(name: str) -> str:
+    """A layer's name without the number that a network made wider gives it on the disk.
+
+    `output.2` gives `output`, `hidden.0.2` gives `hidden.0`.
+    """
+    return _WIDENED.sub(r"\1", name)
 
 
 def clock(time: float) -> str:

@@ -7,7 +7,18 @@ from typing import Any
 from streamlearn.storage import LayerEntry, RunPath, RunReader, resume_command
 
 from .describe import CONTINUAL, ERRORS, drift_sizes, matrix_lines
-from .format import MISSING, clean, count, duration, figure, number, percent, size, span
+from .format import (
+    MISSING,
+    clean,
+    count,
+    duration,
+    figure,
+    layer_title,
+    number,
+    percent,
+    size,
+    span,
+)
 from .json_lines import to_json
 from .output import Output
 from .status import run_status
@@ -173,7 +184,7 @@ def _table(layers: list[dict[str, Any]]) -> list[str]:
     head = ("layer", "tuples", "bytes", "dtype", "a tuple", "blocks", "rows a block")
     rows = [
         (
-            clean(layer["name"]),
+            clean(layer_title(layer["name"])),
             count(layer["tuples"]) + (f" of {count(layer['most'])}" if layer["most"] else ""),
             size(layer["bytes"]),
             layer["dtype"],

@@ -13,6 +13,8 @@ __all__ = ["main"]
 
 _MISTAKE = 2
 _SIGINT_EXIT = 130
+_REFUSALS = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP)
+"""How a system says that a path, which somebody named, cannot be looked at or used."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -57,6 +59,10 @@ def _run(words: list[str]) -> int:
     except MemoryError:
         return _fail(_OUT_OF_MEMORY, words)
     except OSError as error:
+        if error.errno in _REFUSALS and error.filename is not None:
+            reason = (error.strerror or "refused").lower()
+            remedy = "give yourself the permission, or name another place"
+            return _fail(f"{str(error.filename)!r} cannot be used: {reason}; {remedy}", words)
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
         place = f" at {error.filename}" if error.filename else ""

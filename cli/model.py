@@ -26,6 +26,7 @@ from streamlearn.events import (
 )
 
 from .describe import are_numbers, describe
+from .format import layer_title
 from .records import to_event
 from .series import Series
 
@@ -45,10 +46,11 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line of the list of events."""
+    """One line of the list of events; whether it is about an item that was left out."""
 
     time: float
     text: str
+    skips: bool = False
 
 
 @dataclass(slots=True)
@@ -74,6 +76,7 @@ class Model:
     position: int = 0
     total_samples: int | None = None
     skipped: int = 0
+    waiting: int = 0
     seconds: float = 0.0
     rate: float | None = None
     loss: float | None = None
@@ -131,6 +134,8 @@ class Model:
                 self.drifts.append(event.samples)
             case Skipped():
                 self.skipped = max(self.skipped, event.skipped)
+                if self.lines and self.lines[-1].skips:
+                    self.lines.pop()  # it counts those before, which would crowd out all else
             case CheckpointSaved():
                 self.checkpoint_time = event.time
                 self.checkpoint_step = event.step
@@ -144,11 +149,11 @@ class Model:
                 self._finished(event)
             case _:
                 pass
-        self.note(describe(event), time)
+        self.note(describe(event), time, skips=isinstance(event, Skipped))
 
-    def note(self, text: str, time: float) -> None:
+    def note(self, text: str, time: float, *, skips: bool = False) -> None:
         """Add a line to the list of events."""
-        self.lines.append(Line(time, text))
+        self.lines.append(Line(time, text, skips))
 
     def time_left(self) -> float | None:
         """Seconds until the stream ends, None where that is unknown.
@@ -195,7 +200,7 @@ class Model:
         self.phase = "learning"
         self.step, self.samples, self.position = event.step, event.samples, event.position
         self.total_samples = event.total_samples
-        self.skipped = event.skipped
+        self.skipped, self.waiting = event.skipped, event.waiting
         self.seconds, self.rate, self.loss = event.seconds, event.rate, event.loss
         self.accuracy, self.windowed_accuracy = event.accuracy, event.windowed_accuracy
         self.metrics = event.metrics
@@ -208,9 +213,7 @@ class Model:
         self.learner_bytes = event.learner_bytes
         self.pace.add(event.position, event.seconds)
         for status in event.layers:
-            layer = self.layers.get(status.name)
-            if layer is None:
-                layer = self.layers[status.name] = Layer()
+            layer = self.layers.setdefault(layer_title(status.name), Layer())
             layer.tuples, layer.bytes = status.tuples, status.bytes
             layer.growth.add(event.position, status.tuples)
         if event.memory is not None:
@@ -232,5 +235,5 @@ class Model:
         self.accuracy = event.prequential_accuracy
         self.skipped = max(self.skipped, event.skipped)
         for status in event.layers:
-            layer = self.layers.setdefault(status.name, Layer())
+            layer = self.layers.setdefault(layer_title(status.name), Layer())
             layer.tuples, layer.bytes = status.tuples, status.bytes

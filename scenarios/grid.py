@@ -13,7 +13,7 @@ from streamlearn.errors import ConfigError
 
 from .catalogue import DEFAULT
 from .schema import Scenario
-from .words import load_tables, resolve, split
+from .words import STDIN, load_tables, resolve, split
 
 __all__ = ["Cell", "Grid", "grid_of", "written"]
 
@@ -83,20 +83,24 @@ def grid_of(words: Sequence[str]) -> Grid:
         chosen = [f"{key}={value}" for key, value in choices.items()]
         try:
             scenario = resolve([*plain, *chosen])
-            _refuse_one_file(scenario)
-            name = name or scenario.name
         except ConfigError as error:
             raise ConfigError(f"with {' '.join(chosen)}: {error}") from None
+        _refuse_sharing(scenario)
+        name = name or scenario.name
         cells.append(Cell(_folder(number, count, choices), choices, (*plain, *chosen)))
     return Grid(name, axes, tuple(cells), _digest(fixed, axes))
 
 
-def _refuse_one_file(scenario: Scenario) -> None:
+def _refuse_sharing(scenario: Scenario) -> None:
     answers = scenario.stream.predictions
     if answers is not None:
         raise ConfigError(
             f"stream.predictions={answers} means nothing in a sweep, whose runs would write to one "
             "file; leave it out, or use `streamlearn run`"
+        )
+    if str(scenario.data.path) == STDIN:
+        raise ConfigError(
+            "data.path=- means nothing in a sweep, each of whose runs reads all data; give a file"
         )
 
 

@@ -12,6 +12,7 @@ from streamlearn.errors import FormatError, StorageError
 __all__ = ["JsonLinesFile"]
 
 _PART = 1 << 20
+_ENDS = "\x85\u2028\u2029"
 
 
 class JsonLinesFile:
@@ -44,10 +45,7 @@ class JsonLinesFile:
 
     def write(self, records: Iterable[Mapping[str, Any]]) -> None:
         """Append a line for each, so that other processes can read them; not yet durably."""
-        data = b"".join(
-            json.dumps(record, ensure_ascii=False).encode("utf-8", "backslashreplace") + b"\n"
-            for record in records
-        )
+        data = b"".join(_line(record) for record in records)
         if not data:
             return
         try:
@@ -118,6 +116,13 @@ class JsonLinesFile:
 
     def _refused(self, error: OSError) -> StorageError:
         return StorageError(
-            f"{self.what} cannot be written to {self.path} ({error.strerror}); make room or give "
-            "the run a folder that can be written"
+            f"{self.what} cannot be written to {self.path} ({error.strerror}); make room, or "
+            "give a folder that can be written"
         )
+
+
+def _line(record: Mapping[str, Any]) -> bytes:
+    text = json.dumps(record, ensure_ascii=False)
+    for end in _ENDS:  # of a line, to many a reader
+        text = text.replace(end, f"\\u{ord(end):04x}")
+    return text.encode("utf-8", "backslashreplace") + b"\n"

@@ -8,6 +8,7 @@ from streamlearn.cli.model import Model
 from streamlearn.cli.records import to_event
 from streamlearn.events import (
     CheckpointSaved,
+    ClassArrived,
     EncoderFitted,
     Event,
     Finished,
@@ -101,6 +102,7 @@ def test_a_resumed_run_keeps_its_curve_up_to_the_checkpoint(
 def test_the_list_of_events_is_bounded_and_free_of_control_characters() -> None:
     model = Model()
     for index in range(1_000):
+        model.update(ClassArrived(index, index, f"\x1b[31m{index}.png\r\n"), float(index))
         model.update(Skipped(f"\x1b[31m{index}.png", "broken\r\nfile", index), float(index))
     assert len(model.lines) == 200
     assert all(line.text.isprintable() for line in model.lines)

@@ -96,6 +96,11 @@ def open_records(
     elif path == "-":
         if stdin is None and sys.stdin is None:
             raise ConfigError("standard input is closed; pipe rows into it, or give data.path=FILE")
+        if stdin is None and sys.stdin.isatty():
+            raise ConfigError(
+                "data.path=- reads standard input, which is this terminal; pipe rows into it, or "
+                "give data.path=FILE"
+            )
         file = sys.stdin.buffer if stdin is None else stdin
         text_format = _format(kind, "standard input", delimiter)
         source = (
@@ -154,11 +159,14 @@ def _parquet(path: str) -> Source:
     place = _there(path)
     if not place.is_dir():
         return ParquetFiles(place.name, [place])
-    files = sorted(
-        found
-        for found in place.iterdir()
-        if found.suffix.lower() == ".parquet" and not found.name.startswith(".")
-    )
+    try:
+        files = sorted(
+            found
+            for found in place.iterdir()
+            if found.suffix.lower() == ".parquet" and not found.name.startswith(".")
+        )
+    except OSError as error:
+        raise DataError(f"{place} cannot be read ({error.strerror}); allow reading it") from error
     if not files:
         raise DataError(f"there are no .parquet files in {place}; give a folder that has some")
     return ParquetFiles(place.name, files)

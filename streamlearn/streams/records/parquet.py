@@ -83,6 +83,13 @@ class ParquetFiles:
 
     def _open(self, path: Path) -> Any:
         try:
+            with open(path, "rb"):  # its own error says what is to be done
+                pass
+        except OSError as error:
+            raise DataError(
+                f"{path} cannot be read ({error.strerror}); allow reading it"
+            ) from error
+        try:
             return self._parquet.ParquetFile(path)
         except (OSError, self._arrow.ArrowException) as error:
             raise DataError(
