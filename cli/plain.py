@@ -5,7 +5,7 @@ import os
 import time
 from collections.abc import Callable
 
-from streamlearn.events import Event, Finished, Progress, Started, Stopped, Testing
+from streamlearn.events import Event, Finished, Progress, Skipped, Started, Stopped, Testing
 
 from .describe import describe, summary
 from .format import clean
@@ -65,6 +65,9 @@ class PlainLines:
                 return
             self._next = now + _PAUSE
             self._held = None
+            self._say(describe(event))
+            return
+        if isinstance(event, Skipped):  # bad rows may be many: each alone is no news of progress
             self._say(describe(event))
             return
         self._flush()
