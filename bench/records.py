@@ -9,9 +9,11 @@ Three runs learn them, each `streamlearn run data=jsonl` in a process of its own
     file    from the file, killed by SIGKILL at random moments and resumed
     pipe    piped in, killed likewise and resumed by `streamlearn resume RUN < FILE`
 
-Then it is checked that each good row of each class was learnt once, that the quarantine has the
-broken lines and no others, that `verify` finds no damage, and that the first two runs hold the same
-tuples to the bit. A pipe hands rows on as they come, so its batches, and bits, depend on time.
+Then it is checked that as many rows of each class were learnt as there are good ones, and that
+means and deviations of all features, as the learner keeps them, are those of the file, so that no
+row took the place of another; that the quarantine has the broken lines and no others; that `verify`
+finds no damage; and that the first two runs hold the same tuples to the bit. A pipe hands rows on
+as they come, so its batches, and bits, depend on time.
 The exit status is 1 if anything is not so.
 """
 
@@ -55,9 +57,10 @@ BROKEN = (
 
 @dataclass
 class Made:
-    """What the file holds: good rows of each class, and the numbers of broken lines."""
+    """What the file holds: good rows of each class, their numbers, and which lines are broken."""
 
     classes: Counter[str] = field(default_factory=Counter)
+    numbers: list[list[float]] = field(default_factory=list)
     broken: list[int] = field(default_factory=list)
 
 
@@ -77,6 +80,7 @@ def write_rows(path: Path, rows: int, share: float, seed: int) -> Made:
             record: dict[str, Any] = {
                 f"x{i}": round(source.gauss(1.5 * (place == i), 1.0), 3) for i in range(6)
             }
+            made.numbers.append(list(record.values()))
             record["site"] = source.choice(["north", "south"])
             file.write(json.dumps({**record, "label": label}).encode() + b"\n")
     return made
@@ -87,7 +91,8 @@ def words(runs: Path, name: str, path: str) -> list[str]:
     return [
         "run", "--plain", "data=jsonl", f"data.path={path}", "data.target=label",
         "network.hidden=0", "layer=rbf", "layer.lr_value=0.2", "learner.batch=64",
-        "learner.dtype=float32", "checkpoint.every_seconds=1", f"run.dir={runs}", f"run.name={name}",
+        "learner.dtype=float32", "checkpoint.every_seconds=1", f"run.dir={runs}",
+        f"run.name={name}",
     ]  # fmt: skip
 
 
@@ -166,22 +171,38 @@ def quarantined(run: Path) -> Iterator[int]:
         yield int(json.loads(line)["item"].split()[1])
 
 
+def _same_moments(encoder: dict[str, Any], made: Made) -> bool:
+    """Whether the learner's means and sums of squared deviations are those of all good rows."""
+    places = {name: place for place, (name, category) in enumerate(encoder["columns"])
+              if category is None}  # fmt: skip
+    numbers = np.array(made.numbers)
+    wanted = [len(numbers) + 0 * numbers[0], numbers.mean(0), len(numbers) * numbers.var(0)]
+    found = encoder["statistics"].numpy()[:, [places[f"x{i}"] for i in range(6)]]
+    return bool(np.allclose(found, wanted, rtol=1e-9, atol=1e-12))
+
+
 def checked(run: Path, made: Made, whole: Path | None) -> dict[str, tuple[str, bool]]:
     """What is to be so of a run, as it is and whether that is right."""
     reader = RunReader(run)
     manifest = reader.manifest()
     assert manifest is not None
-    state = reader.state()["loop"]["evaluation"]
     good, aside = sum(made.classes.values()), list(quarantined(run))
     rows = [entry.rows for entry in manifest.layers.values()]
+    by_class = manifest.summary["by_class"]
+    classes = dict(zip(by_class["class"], by_class["samples"], strict=True))
+    moments = _same_moments(reader.state()["loop"]["learner"]["encoder"], made)
     damage = verify(run).damage
     found = {
         "samples": (f"{manifest.samples:,} of {good:,}", manifest.samples == good),
         "tuples": (f"{sum(rows):,}", rows == [good]),
+        "classes": (
+            ", ".join(f"{name} {count:,}" for name, count in sorted(classes.items())),
+            classes == made.classes,
+        ),
+        "moments": ("those of the file" if moments else "other ones", moments),
         "quarantine": (f"{len(aside):,} of {len(made.broken):,} lines", aside == made.broken),
         "verify": ("clean" if not damage else damage[0], not damage),
     }
-    print(sorted(state), manifest.summary.keys())
     if whole is not None:
         one, other = tuples(run), tuples(whole)
         same = one.keys() == other.keys() and all(
@@ -202,7 +223,7 @@ def main() -> int:
     options = parser.parse_args()
     random.seed(options.seed)
     right = True
-    columns = ("samples", "tuples", "classes", "quarantine", "verify", "bits")
+    columns = ("samples", "tuples", "classes", "moments", "quarantine", "verify", "bits")
     table = Table("run", "killed", *columns, "wall s")
     with tempfile.TemporaryDirectory() as scratch:
         runs = (options.folder or Path(scratch)).resolve()
