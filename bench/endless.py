@@ -31,7 +31,7 @@ from streamlearn.scenarios.words import resolve
 PARTS = 20
 FLAT_FROM = 0.1
 LEVEL_SAMPLES = 5000
-WINDOW = 500
+WINDOW = 1000
 """Samples of the windowed accuracy by which recovery is judged."""
 
 WITHIN = 0.02
@@ -40,8 +40,10 @@ DRIFTS = {
     "RandomRBF, another model": (f"RandomRBF({CENTROIDS},seed_model=1)",
                                  f"RandomRBF({CENTROIDS},seed_model=2)"),
     "SEA, another threshold": ("SEA(variant=0,noise=0.1)", "SEA(variant=3,noise=0.1)"),
-    "LED, other digits": ("LED(noise_percentage=0.1)", "LEDDrift(noise_percentage=0.1,"
-                          "n_drift_features=7)"),
+    "Hyperplane, another plane": ("Hyperplane(n_features=10,n_drift_features=0,seed=1)",
+                                  "Hyperplane(n_features=10,n_drift_features=0,seed=2)"),
+    "Agrawal, another function": ("Agrawal(classification_function=0)",
+                                  "Agrawal(classification_function=2)"),
 }  # fmt: skip
 """Pairs of concepts, one after the other."""
 
@@ -105,7 +107,7 @@ def slope(x: Sequence[float], y: Sequence[float]) -> tuple[float, float]:
 def recovery(
     curve: Sequence[tuple[int, float]], drift: int, within: float = WITHIN
 ) -> tuple[float, float, int | None]:
-    """The level before a drift, the lowest accuracy after it, and the samples until it is back.
+    """The level before a drift, the lowest accuracy soon after, and the samples until it is back.
 
     Args:
         curve: samples and windowed accuracy.
@@ -113,12 +115,13 @@ def recovery(
         within: how far below the level counts as back.
 
     Returns:
-        The level is the mean of the last 5,000 samples before. None: not within the curve; 0: the
-        accuracy never fell so far.
+        The level is the mean of the last 5,000 samples before, the lowest that of the first two
+        windows after. None: not back within the curve; 0: the accuracy never fell so far.
     """
     level = float(np.mean([a for at, a in curve if drift - LEVEL_SAMPLES <= at <= drift]))
     after = [(at, a) for at, a in curve if at > drift]
-    lowest = min(range(len(after)), key=lambda place: after[place][1])
+    fall = [place for place, (at, _) in enumerate(after) if at <= drift + 2 * WINDOW]
+    lowest = min(fall, key=lambda place: after[place][1])  # later dips are chance
     if after[lowest][1] >= level - within:
         return level, after[lowest][1], 0
     back = next((at for at, a in after[lowest:] if a >= level - within), None)
