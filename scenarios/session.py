@@ -53,7 +53,7 @@ from streamlearn.storage import (
 from streamlearn.streams.records import Quarantine, Quarantined
 
 from .build import Parts, build_loop, may_widen, open_parts, open_splits, settle_task
-from .schema import Scenario
+from .schema import RECORD_KINDS, Scenario
 from .summary import final_metrics, summary_of, width_of
 from .words import expanded, override
 
@@ -302,7 +302,8 @@ class Session:
 
     def _put_aside(self, event: Skipped) -> Skipped:
         """Keep the text of a row that could not be used in a file of its own."""
-        if not event.raw or self._quarantine is None:
+        records = self.scenario.data.kind in RECORD_KINDS  # a blank line has no text, and counts
+        if self._quarantine is None or not (event.raw or records):
             return event
         self._quarantine.append([Quarantined(event.item, event.reason, event.raw)])
         return dataclasses.replace(event, raw="")
