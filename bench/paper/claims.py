@@ -99,8 +99,8 @@ CLAIMS: tuple[Claim, ...] = (
         ("ViT, dense / vit",),
         4.0,
         tried="AdamW's rate and the batch for either side, weight decay for the dense one, the "
-        "rate of values for the other; on a part of the stream only, for a tuple is stored for every "
-        "token and the cost grows with the square",
+        "rate of values for the other; on a part of the stream only, for a tuple is stored for "
+        "every token and the cost grows with the square",
     ),
     *(
         Claim(
