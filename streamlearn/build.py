@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from streamlearn.blocks import ROW_MULTIPLE, block_rows_for
 from streamlearn.dense import DenseBlock, ParametricSoftmax, linear
 from streamlearn.encoders import PCA, Chain, Encoder, ModuleEncoder, PatchFeatures, Standardise
 from streamlearn.encoders.torchvision import backbone
@@ -56,6 +57,7 @@ from streamlearn.settings import (
     GaugeSettings,
     LearnerSettings,
     LinearSettings,
+    MemorySettings,
     ParametricSoftmaxSettings,
     PatchSettings,
     PCASettings,
@@ -234,12 +236,12 @@ def _layer_maker(
     every: dict[str, Any] = {
         "dtype": hardware.dtype,
         "device": hardware.device,
-        "block_rows": settings.memory.block_rows,
         "tiers": tiers,
     }
 
     def make(inputs: int, outputs: int, notes: Mapping[str, Column]) -> nn.Module:
-        options = {**every, "notes": notes}
+        block_rows = _block_rows(settings.memory, inputs, outputs, hardware.dtype)
+        options = {**every, "notes": notes, "block_rows": block_rows}
         if isinstance(layer, RBFSettings):
             return RBFLayer(inputs, outputs, gamma=layer.gamma, **options)
         if isinstance(layer, LinearSettings):
@@ -271,6 +273,16 @@ def _layer_maker(
         return WeightedSoftmax(inputs, outputs, bound=layer.bound, **start)
 
     return make
+
+
+def _block_rows(
+    memory: MemorySettings, inputs: int, outputs: int, dtype: torch.dtype
+) -> int | None:
+    """Tuples in a block: no more than a layer may have, since a snapshot may copy a block."""
+    if memory.block_rows is not None or memory.rows is None:
+        return memory.block_rows
+    whole = -(-memory.rows // ROW_MULTIPLE) * ROW_MULTIPLE
+    return min(block_rows_for(inputs, outputs, dtype), whole)
 
 
 def build_growth(

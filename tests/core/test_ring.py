@@ -396,6 +396,14 @@ def test_a_budget_of_bytes_beside_it_changes_no_bit(how: str | None) -> None:
     assert content(tight)[1:] == content(free)[1:]
 
 
+def test_a_block_has_no_more_room_than_the_layer() -> None:
+    features, targets = blobs(60)
+    model = bounded(700)
+    feed(model, features, targets)
+    assert {memory.block_rows for memory in model.memories().values()} == {1024}
+    assert bounded(700, memory={"block_rows": 2048}).settings.memory.block_rows == 2048
+
+
 def test_learners_that_cannot_be_bounded_say_so() -> None:
     with pytest.raises(ConfigError, match=r"memory.rows=90 lets the oldest tuples go"):
         bounded(90, learner={"revisit": "update"})
