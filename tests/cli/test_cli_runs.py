@@ -83,6 +83,7 @@ def test_inspect_shows_each_layer_and_what_the_commit_says(
     assert layer == {
         "name": "output",
         "tuples": 600,
+        "most": None,
         "dead": 0,
         "bytes": 600 * 40,
         "dtype": "float32",

@@ -42,9 +42,9 @@ def predictions(session: Session) -> Iterator[tuple[Any, str]]:
     said = hashlib.sha256()
     update = session._loop.evaluation.update
 
-    def noted(probabilities: Any, *rest: Any) -> None:
+    def noted(probabilities: Any, *rest: Any) -> Any:
         said.update(probabilities.numpy().tobytes())
-        update(probabilities, *rest)
+        return update(probabilities, *rest)
 
     session._loop.evaluation.update = noted  # type: ignore[method-assign, assignment]
     for event in session.events():

@@ -24,6 +24,9 @@ def test_every_built_in_scenario_is_valid_and_says_what_it_does(entry: object) -
 def test_the_scenarios_that_are_promised_are_there() -> None:
     assert {entry.name for entry in catalogue()} == {
         "digits-onepass",
+        "rbf-drift-endless",
+        "shuttle-drift",
+        "stdin",
         "shuttle-onepass",
         "fashion-onepass",
         "cifar10-onepass",
