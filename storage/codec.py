@@ -74,17 +74,15 @@ class Summing:
                 thread.start()
                 self._thread = thread
 
-    def _make(self) -> None:
-        self._total = rows_checksum(self._rows, self._start)
+    def _make(self) -> int:
+        self._total = total = rows_checksum(self._rows, self._start)
+        return total
 
     def result(self) -> int:
         """The checksum, once it is made."""
         if self._thread is not None:
             self._thread.join()
-        if self._total is None:
-            self._make()
-        assert self._total is not None
-        return self._total
+        return self._make() if self._total is None else self._total
 
 
 def array_metadata(
