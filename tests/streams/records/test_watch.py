@@ -55,12 +55,14 @@ def test_a_file_that_comes_later_is_read_once_it_is_written(tmp_path: Path) -> N
             file.write(",u\n")
 
     thread = threading.Thread(target=later)
-    stream = _stream(tmp_path, 1.2)
+    stream = _stream(tmp_path, 60.0)
     seen = Seen()
     for batch in stream.batches(8):
         seen.take(batch.rows)
         if batch.position == 2 and thread.ident is None:
             thread.start()
+        if batch.position == 4:
+            break
     thread.join()
     stream.close()
     assert _values(seen) == [0, 1, 2, 3]
