@@ -106,8 +106,8 @@ def score(stream: Samples, model: Any, *, numbers: bool) -> tuple[float, float]:
     """Accuracy in percent or mean absolute error, and samples a second of processor time."""
     total, count, began = 0.0, 0, time.process_time()
     for x, y in stream:
-        found = model.predict_one(x)
-        total += abs(found - y) if numbers else found is not None and found == y
+        found = model.predict_one(x)  # None, by some, before they have learnt anything
+        total += abs((found or 0.0) - y) if numbers else found is not None and found == y
         model.learn_one(x, y)
         count += 1
     rate = count / (time.process_time() - began)
