@@ -5,9 +5,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from streamlearn.losses import Loss
+from streamlearn.solving import solve_positive
 from streamlearn.state import StateTree
 
-from .refit import RefittedModel, solve_positive
+from .refit import RefittedModel
 
 __all__ = ["DiscriminantModel"]
 

@@ -6,10 +6,11 @@ from torch import Tensor
 from streamlearn.errors import ConfigError
 from streamlearn.losses import Loss
 from streamlearn.memory import Memory, Tuples
+from streamlearn.solving import solve_positive
 from streamlearn.state import StateTree
 
 from .distances import gaussian, median_distance
-from .refit import RefittedModel, solve_positive
+from .refit import RefittedModel
 from .ridge import answers_of, fitted_rows
 
 __all__ = ["KernelModel"]

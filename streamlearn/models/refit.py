@@ -16,7 +16,7 @@ from streamlearn.state import StateTree
 
 from .base import Scores, scored, tensor_bytes
 
-__all__ = ["RefittedModel", "solve_positive"]
+__all__ = ["RefittedModel"]
 
 Solution = dict[str, Tensor]
 
@@ -124,22 +124,3 @@ class RefittedModel(ABC):
         self._fresh = None
         for memory in self.memories().values():
             memory.clear()
-
-
-def solve_positive(matrix: Tensor, right: Tensor, floor: float) -> Tensor:
-    """`A^{-1} R` for a symmetric A whose eigenvalues are at least `floor`, but for rounding.
-
-    By Cholesky; where rounding has made A indefinite, by its eigenvectors with eigenvalues raised
-    to the floor.
-
-    Args:
-        matrix: A (n, n).
-        right: R (n, m).
-        floor: above 0.
-    """
-    factor, failed = torch.linalg.cholesky_ex(matrix)
-    if not bool(failed):
-        return torch.cholesky_solve(right, factor).contiguous()
-    values, vectors = torch.linalg.eigh(matrix)
-    solved: Tensor = vectors @ ((vectors.T @ right) / values.clamp_min(floor)[:, None])
-    return solved

@@ -21,7 +21,7 @@ from streamlearn.models import (
     Model,
     RidgeModel,
 )
-from streamlearn.models.refit import solve_positive
+from streamlearn.solving import solve_positive
 
 from .making import arrays, randn
 
@@ -127,7 +127,8 @@ def test_neighbours_are_scikit_learns(metric: Any, weighting: Any, k: int) -> No
         arrays(distances), batch.kneighbors(probe[:30].numpy())[0], rtol=1e-7, atol=1e-12
     )
     wanted = batch.predict_proba(probe.numpy())
-    few = slice(None) if metric == "euclidean" or weighting == "uniform" else slice(30)
+    # scikit-learn's distance of a sample to itself is zero on some processors only.
+    few = slice(None) if weighting == "uniform" else slice(30)
     np.testing.assert_allclose(arrays(model.answer(probe))[few], wanted[few], atol=1e-6)
 
 
