@@ -64,7 +64,9 @@ STREAMS: dict[str, Callable[[], Samples]] = {
         [synth.SEA(seed=seed, variant=seed, noise=0.1) for seed in range(4)], 12_500, 1000
     ),
     "Agrawal": lambda: _in_turn(
-        [synth.Agrawal(seed=seed, classification_function=seed) for seed in (0, 2, 4, 6)], 12_500, 250
+        [synth.Agrawal(seed=seed, classification_function=seed) for seed in (0, 2, 4, 6)],
+        12_500,
+        250,
     ),
     "RandomRBFDrift": lambda: synth.RandomRBFDrift(
         seed_model=1, seed_sample=1, n_classes=4, n_features=10, n_centroids=50,

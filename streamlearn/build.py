@@ -21,6 +21,7 @@ from streamlearn.kinds import (
     ParametricSettings,
     RidgeSettings,
 )
+from streamlearn.krls import LeastSquaresLayer, RecursiveLeastSquares
 from streamlearn.layers import (
     DecoupledSoftmax,
     DualLinear,
@@ -90,13 +91,14 @@ def check_task(settings: LearnerSettings, task: Task) -> None:
         ConfigError: a setting of classifiers for a regression, or the other way round.
     """
     chosen = settings.learner
-    task.loss(chosen.loss)
+    task.loss(settings.loss)
     if not isinstance(task, Outputs):
         adjusts = getattr(chosen, "adjust", "none") != "none"
-        if adjusts and task.loss(chosen.loss) is not LOSSES["cross_entropy"]:
+        if adjusts and task.loss(settings.loss) is not LOSSES["cross_entropy"]:
             raise ConfigError(
-                f"learner.adjust={getattr(chosen, 'adjust', None)} is for cross-entropy; set "
-                f"learner.loss=cross_entropy instead of {chosen.loss}, or learner.adjust=none"
+                f"learner.adjust={getattr(chosen, 'adjust', None)} is for cross-entropy, and this "
+                f"learner minimises {settings.loss}; set learner.adjust=none, or learner.loss="
+                "cross_entropy and no network.output=least-squares"
             )
         if chosen.scale_targets:
             raise ConfigError(
@@ -210,11 +212,13 @@ def build_network(
         )
         for index, grows in enumerate(hidden_grows)
     ]
-    output = (
-        make(width, classes, {} if hidden else first)
-        if output_grows
-        else linear(width, classes, generator, zero=True, dtype=wide)
-    )
+    output: nn.Module
+    if settings.solves():
+        output = _least_squares(settings, width, classes, hardware, tiers)
+    elif output_grows:
+        output = make(width, classes, {} if hidden else first)
+    else:
+        output = linear(width, classes, generator, zero=True, dtype=wide)
     result: ResNetMLP | VisionTransformer
     if isinstance(network, ViTSettings) and shape is not None:
         seeded: dict[str, Any] = {"generator": generator, "dtype": wide}
@@ -227,6 +231,28 @@ def build_network(
         result = ResNetMLP(hidden, output)
     tiers.check()
     return result.to(hardware.device)
+
+
+def _least_squares(
+    settings: LearnerSettings, width: int, classes: int, hardware: Hardware, tiers: Tiers
+) -> LeastSquaresLayer:
+    chosen = settings.least_squares
+    wide = accumulation_dtype(hardware.dtype)
+    whole = -(-chosen.keys // ROW_MULTIPLE) * ROW_MULTIPLE
+    return LeastSquaresLayer(
+        width,
+        classes,
+        chosen.keys,
+        gamma=chosen.kappa / 2,
+        regularisation=chosen.regularisation,
+        discount=chosen.discount,
+        gate=chosen.gate,
+        statistics=torch.float64 if chosen.dtype == "float64" else wide,
+        dtype=wide,
+        device=hardware.device,
+        block_rows=min(block_rows_for(width, classes, wide), whole),
+        tiers=tiers,
+    )
 
 
 def _layer_maker(
@@ -312,7 +338,7 @@ def build_growth(
 
 def _growing(modules: Iterable[nn.Module]) -> list[GrowingLayer]:
     return [layer for module in modules for layer in module.modules()
-            if isinstance(layer, GrowingLayer)]  # fmt: skip
+            if isinstance(layer, GrowingLayer) and not layer.second_order]  # fmt: skip
 
 
 def build_model(
@@ -328,7 +354,7 @@ def build_model(
     Raises:
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
-    loss = task.loss(settings.learner.loss)
+    loss = task.loss(settings.loss)
     model = _unscaled_model(settings, width, task.width, loss, hardware, tiers, shape)
     if isinstance(task, Outputs) and settings.learner.scale_targets is not False:
         return ScaledModel(model, task.width, loss)
@@ -360,6 +386,10 @@ def _unscaled_model(
             "adjust": chosen.adjust == "batch",
             "leave_out": chosen.leave_out,
         }
+        if isinstance(network.output, LeastSquaresLayer):
+            least = settings.least_squares
+            options["readout"] = RecursiveLeastSquares([network.output], least.refresh)
+            options["again"] = least.again
         if rehearses:
             layers = [*_growing(network.hidden), *_growing([network.output])]
             ring = growth.rings[0] if growth is not None and growth.rings else None

@@ -348,5 +348,5 @@ COMMON = frozenset(TrainingSettings.model_fields)
 NETWORK_KINDS = frozenset({"growing", "parametric"})
 """Kinds that are networks; others take no notice of the sections in `NETWORK_SECTIONS`."""
 
-NETWORK_SECTIONS = frozenset({"network", "layer", "optimizer"})
+NETWORK_SECTIONS = frozenset({"network", "layer", "least_squares", "optimizer"})
 """Sections that describe networks and how their growing layers learn."""

@@ -55,7 +55,11 @@ class GrowingLayer(nn.Module, ABC):
     Attributes:
         without: (B,) int64, for each query the row that is not to answer it, -1 for none; None
             lets all rows answer all queries.
+        second_order: whether values are solved for, by `krls.RecursiveLeastSquares`, rather than
+            written by `FunctionalSGD`.
     """
+
+    second_order = False
 
     def __init__(
         self,

@@ -64,7 +64,7 @@ class Learner:
         self.task = task_from(classes, outputs)
         check_task(settings, self.task)
         self.hardware = resolve_hardware(self.settings.learner.device, self.settings.learner.dtype)
-        self.loss = self.task.loss(settings.learner.loss)
+        self.loss = self.task.loss(settings.loss)
         self.encoder = own or build_encoder(self.settings, self.hardware)
         self.tiers = build_tiers(settings, self.hardware)
         self.model: Model | None = None

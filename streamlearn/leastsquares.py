@@ -10,8 +10,8 @@ norm is Euclidean, so that with `G = Σ ω z zᵀ` and `B = Σ ω z vᵀ`
 
     W = (G + λI)^{-1} B,    ṽ = R^{-T} W.
 
-Source: Engel, Mannor & Meir, "The kernel recursive least-squares algorithm", 2004, whose approximate
-linear dependence decides which samples become keys.
+Source: Engel, Mannor & Meir, "The kernel recursive least-squares algorithm", 2004, whose
+approximate linear dependence decides which samples become keys.
 """
 
 from collections.abc import Iterator
@@ -101,10 +101,13 @@ class KernelLeastSquares:
         return self._square[: self.count, : self.count]
 
     def coordinates(self, cross: Tensor) -> Tensor:
-        """z (n, B) of samples, from `k(K, q)` (n, B)."""
+        """The z (n, B) of samples, from `k(K, q)` (n, B)."""
         if not self.count:
             return cross.to(self.dtype)
-        return torch.linalg.solve_triangular(self.factor, cross.to(self.dtype), upper=False)
+        solved: Tensor = torch.linalg.solve_triangular(
+            self.factor, cross.to(self.dtype), upper=False
+        )
+        return solved
 
     def growth(self, coordinates: Tensor, own: Tensor, gate: float, most: int) -> Growth:
         """Which samples are to become keys: the most novel first.
@@ -119,12 +122,14 @@ class KernelLeastSquares:
             most: the most samples to choose, beside what `limit` allows.
         """
         most = min(most, self.limit - self.count)
+        none = Growth(torch.zeros(0, dtype=torch.int64), coordinates.new_zeros(0, self.count))
+        if most <= 0 or not len(own):
+            return none
         wide = coordinates.to(torch.float64)
         rest = own.to(torch.float64) - wide.T @ wide  # (B, B)
-        scale = float(own.diagonal().amax()) if len(own) else 0.0
-        least = max(gate, _EPSILON[self.dtype]) * scale
-        if most <= 0 or not len(own) or float(rest.diagonal().amax()) <= least:
-            return Growth(torch.zeros(0, dtype=torch.int64), coordinates.new_zeros(0, self.count))
+        least = max(gate, _EPSILON[self.dtype]) * float(own.diagonal().amax())
+        if float(rest.diagonal().amax()) <= least:
+            return none
         # LAPACK's pivoted Cholesky takes the largest remaining diagonal at each step.
         lower, pivots, rank, _ = lapack.dpstrf(rest.cpu().numpy(), tol=least, lower=1)
         found = min(int(rank), most)
@@ -139,7 +144,7 @@ class KernelLeastSquares:
         Args:
             growth: what `growth` said.
             coordinates: z (n, B) of the samples that it chose from.
-            own: `k(q, q')` (B, B) among them.
+            own: `k(q, q')` (B', B) between the first of them, those that `growth` saw, and all.
 
         Returns:
             Their coordinates by all keys, (n + b, B).
@@ -172,15 +177,24 @@ class KernelLeastSquares:
 
     # -- sums ----------------------------------------------------------------------------------
 
-    def observe(self, coordinates: Tensor, targets: Tensor, keys: int = 0) -> None:
+    def observe(
+        self, coordinates: Tensor, targets: Tensor, share: Tensor | None = None, keys: int = 0
+    ) -> None:
         """Add a step's samples to the sums.
 
         Args:
             coordinates: z (n, B).
             targets: v (B, C).
+            share: ω (B,), what each counts for; None: 1.
             keys: how many of the samples became keys.
         """
         count = len(coordinates)
+        targets = targets.to(self.dtype)
+        added = float(len(targets))
+        if share is not None:
+            added = float(share.sum())
+            root = share.to(self.dtype).sqrt()
+            coordinates, targets = coordinates * root, targets * root[:, None]
         kept = self.discount
         for index, rows, inner in self._tiles(0, count):
             part = coordinates[rows]
@@ -188,9 +202,9 @@ class KernelLeastSquares:
             if rows.stop < count:
                 above = self._square[rows, rows.stop : count]
                 above.addmm_(part, coordinates[rows.stop :].T, beta=kept)
-        self.moment[:count].addmm_(coordinates, targets.to(self.dtype), beta=kept)
-        self.weight = kept * self.weight + len(targets)
-        self.outside = kept * self.outside + len(targets) - keys
+        self.moment[:count].addmm_(coordinates, targets, beta=kept)
+        self.weight = kept * self.weight + added
+        self.outside = kept * self.outside + added - keys
 
     def forget(self, kept: float) -> None:
         """Let all samples so far count less, 0 ≤ kept ≤ 1; keys stay."""
@@ -221,7 +235,9 @@ class KernelLeastSquares:
         matrix = self.gram()
         matrix.diagonal().add_(regularisation)
         weight = solve_positive(matrix, self.moment[: self.count].to(torch.float64), regularisation)
-        return torch.linalg.solve_triangular(self.factor.to(torch.float64).mT, weight, upper=True)
+        factor = self.factor.to(torch.float64)
+        values: Tensor = torch.linalg.solve_triangular(factor.mT, weight, upper=True)
+        return values
 
     # -- keys that go --------------------------------------------------------------------------
 
@@ -240,7 +256,8 @@ class KernelLeastSquares:
         weight = torch.cholesky_solve(self.moment[: self.count].to(torch.float64), lower)
         values = inverse.mT @ weight  # ṽ = R^{-T} W
         spread = torch.linalg.solve_triangular(lower, inverse, upper=False)
-        return values.square().sum(1) / spread.square().sum(0)
+        costs: Tensor = values.square().sum(1) / spread.square().sum(0)
+        return costs
 
     def remove(self, rows: Tensor) -> None:
         """Let keys go: sums are those over the others, exactly.

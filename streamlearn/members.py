@@ -84,7 +84,7 @@ class Member:
         if self.model is not None:
             widen_model(model, self.model)
         self.model, self._widths, self.tiers = model, widths, tiers
-        self._loss = task.loss(self.settings.learner.loss)
+        self._loss = task.loss(self.settings.loss)
         self._masked = 0
 
     def mask(self, labels: int) -> None:

@@ -39,8 +39,8 @@ class FunctionalSGD:
     samples: each tuple is the step of its own sample.
 
     Args:
-        model: a network, whose growing layers are all found; or groups, dictionaries with
-            `layers` and any of the rates, as in `torch.optim`.
+        model: a network, whose growing layers are all found, but for those of second order; or
+            groups, dictionaries with `layers` and any of the rates, as in `torch.optim`.
         lr_value: η_v (β in the gauge rule), the rate of values.
         lr_weight: η_w (η in the gauge rule), the rate of weights.
         momentum: μ in [0, 1).
@@ -75,7 +75,11 @@ class FunctionalSGD:
             "decay": decay,
         }
         if isinstance(model, nn.Module):
-            layers = [module for module in model.modules() if isinstance(module, GrowingLayer)]
+            layers = [
+                module
+                for module in model.modules()
+                if isinstance(module, GrowingLayer) and not module.second_order
+            ]
             given: list[dict[str, Any]] = [{"layers": layers}] if layers else []
         else:
             given = list(model)

@@ -20,6 +20,7 @@ from streamlearn.kinds import (
     KindSettings,
     ParametricSettings,
 )
+from streamlearn.losses import LossName
 from streamlearn.sections import (
     OptionalFloat,
     OptionalInt,
@@ -36,6 +37,7 @@ __all__ = [
     "GaugeSettings",
     "LayerSettings",
     "LearnerSettings",
+    "LeastSquaresSettings",
     "LinearSettings",
     "MLPSettings",
     "MemorySettings",
@@ -243,6 +245,16 @@ Layers = Annotated[
 ]
 
 
+Output = Annotated[
+    Literal["growing", "dense", "least-squares"] | None,
+    BeforeValidator(none_word),
+    Field(
+        description="the output layer; least-squares: a bounded number of keys whose values are "
+        "solved for, see the section least_squares; none: as layers say, dense where they are mixed"
+    ),
+]
+
+
 class MLPSettings(Settings):
     """Residual layers and an output layer, each behind RMSNorm."""
 
@@ -250,9 +262,7 @@ class MLPSettings(Settings):
     hidden: int = Field(1, ge=0, le=64, description="residual layers before the output layer")
     layers: Layers = None
     growing: int = Field(1, ge=0, description="hidden layers that grow, where layers are mixed")
-    output: Literal["growing", "dense"] | None = Field(
-        None, description="the output layer; none: as layers say, dense where they are mixed"
-    )
+    output: Output = None
     width: int = Field(512, ge=1, description="of the inner layer of a dense one")
     activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
 
@@ -264,9 +274,7 @@ class ViTSettings(Settings):
     hidden: int = Field(4, ge=0, le=64, description="blocks of attention and feed-forward layer")
     layers: Layers = None
     growing: int = Field(1, ge=0, description="feed-forward layers that grow, where mixed")
-    output: Literal["growing", "dense"] | None = Field(
-        "dense", description="the output layer; none: as layers say"
-    )
+    output: Output = "dense"
     patch: int = Field(8, ge=1, description="side of a patch, pixels")
     width: int = Field(128, ge=1, description="of a token")
     heads: int = Field(4, ge=1, description="of attention")
@@ -284,6 +292,41 @@ class ViTSettings(Settings):
 
 
 NetworkSettings = Annotated[MLPSettings | ViTSettings, Field(discriminator="kind")]
+
+
+class LeastSquaresSettings(Settings):
+    """The output layer of `network.output=least-squares`: kernel recursive least squares."""
+
+    keys: int = Field(
+        2000,
+        ge=1,
+        le=50_000,
+        description="the most samples that it keeps as keys; its sums take 4 keys² bytes (8 in "
+        "float64), and more is more exact",
+    )
+    kappa: float = Field(
+        1.5, gt=0, description="sharpness of its kernel on normalised codes; more is more local"
+    )
+    regularisation: float = Field(0.1, gt=0, description="λ, added to the sum of squares")
+    discount: float = Field(
+        1.0, gt=0, le=1, description="what all samples so far count for after each step; drift: <1"
+    )
+    gate: float = Field(
+        1e-3,
+        ge=0,
+        lt=1,
+        description="the least share of a new key that no combination of the others spans",
+    )
+    refresh: float = Field(
+        0.1,
+        ge=0,
+        le=1,
+        description="values are solved for anew once this share of all samples is new",
+    )
+    again: float = Field(
+        0.0, ge=0, le=1, description="what rehearsed samples count for in its sums"
+    )
+    dtype: Literal["float32", "float64"] = Field("float32", description="of its sums")
 
 
 class OptimizerSettings(Settings):
@@ -323,6 +366,7 @@ class LearnerSettings(Settings):
     encoder: Annotated[EncoderSettings, BeforeValidator(bare_kind)] = StandardiseSettings()
     network: Annotated[NetworkSettings, BeforeValidator(kind_or("mlp"))] = MLPSettings()
     layer: Annotated[LayerSettings, BeforeValidator(bare_kind)] = SoftmaxSettings()
+    least_squares: LeastSquaresSettings = LeastSquaresSettings()
     optimizer: OptimizerSettings = OptimizerSettings()
     learner: Annotated[KindSettings, BeforeValidator(kind_or("growing"))] = GrowingSettings()
     memory: MemorySettings = MemorySettings()
@@ -357,6 +401,12 @@ class LearnerSettings(Settings):
         self._check_updates()
         hidden, output = self.grows()
         self._check_mixed(hidden, output)
+        if self.solves() and self.learner.loss not in ("auto", "squared_error"):
+            raise ValueError(
+                f"learner.loss={self.learner.loss} is not what network.output=least-squares "
+                "minimises; set learner.loss=squared_error or auto"
+            )
+        output = output or self.solves()
         if kind == "growing" and not (output and all(hidden)):
             raise ValueError(
                 f"network.layers={self.network.layers} is not made of growing layers alone; "
@@ -439,6 +489,15 @@ class LearnerSettings(Settings):
     def _starting_rows(self) -> int:
         rows: int = getattr(self.layer, "start_rows", 0)
         return rows
+
+    def solves(self) -> bool:
+        """Whether the output layer's values are solved for."""
+        return self.learner.kind in NETWORK_KINDS and self.network.output == "least-squares"
+
+    @property
+    def loss(self) -> LossName:
+        """The loss that `learner.loss` means, "auto" where that is the task's."""
+        return "squared_error" if self.solves() else self.learner.loss
 
     def any_grows(self) -> bool:
         """Whether any layer grows."""

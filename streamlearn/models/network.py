@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError
+from streamlearn.krls import RecursiveLeastSquares
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import Loss, log_shares
 from streamlearn.memory import Memory
@@ -43,6 +44,8 @@ class NetworkModel:
         reservoir: keeps samples and draws from them to the same end, where no layer grows.
         adjust: learn as if all classes of a step were equally many, see `losses.log_shares`.
         leave_out: answer to samples that come again without the tuples that are their own.
+        readout: writes the layers of second order; None where there are none.
+        again: what samples that come again count for in its sums.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class NetworkModel:
         reservoir: Reservoir | None = None,
         adjust: bool = False,
         leave_out: bool = False,
+        readout: RecursiveLeastSquares | None = None,
+        again: float = 0.0,
     ) -> None:
         self.network = network
         self.loss = loss
@@ -69,6 +74,8 @@ class NetworkModel:
         self.reservoir = reservoir
         self.adjust = adjust
         self.leave_out = leave_out
+        self.readout = readout
+        self.again = again
         self._boost = 1.0  # factor of growing layers' rates
         self._boosted = 0  # samples after which it is over
         self.places = Places() if update and growth is not None else None
@@ -82,6 +89,8 @@ class NetworkModel:
     def answer(self, codes: Tensor) -> Tensor:
         """The answers (B, C)."""
         self.network.eval()
+        if self.readout is not None:
+            self.readout.freshen()
         return self.loss.answers(self.network(self._cast(codes))).to("cpu", self.loss.dtype)
 
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
@@ -94,6 +103,8 @@ class NetworkModel:
         self.network.train()
         if self.growth is not None:
             self.growth.zero_grad()
+        if self.readout is not None:
+            self.readout.zero_grad()
         if self.optimizer is not None:
             self.optimizer.zero_grad()
         count = len(codes)
@@ -120,8 +131,8 @@ class NetworkModel:
         if self.optimizer is not None:
             self._check_gradients()
             self._set_rates(self.optimizer)
-        # Either may refuse, and then neither has moved anything.
-        move = None if self.optimizer is None else self.optimizer.step
+        # Each may refuse, and then none has moved anything.
+        move = self._move(len(codes) - count)
         if self.growth is not None:
             self._grow(self.growth, written, index, move)
         elif move is not None:
@@ -136,6 +147,20 @@ class NetworkModel:
             self.loss.answers(output).to("cpu", self.loss.dtype),
             losses.detach()[:count].to("cpu", torch.float32),
         )
+
+    def _move(self, again: int) -> Callable[[], object] | None:
+        """What moves all but growing layers of first order, once nothing can refuse any more."""
+        optimizer, readout = self.optimizer, self.readout
+        if readout is None:
+            return None if optimizer is None else optimizer.step
+        prepared = readout.prepare(again=again, share=self.again)
+
+        def move() -> None:
+            if optimizer is not None:
+                optimizer.step()
+            readout.apply(prepared)
+
+        return move
 
     def _grow(
         self,
@@ -170,10 +195,15 @@ class NetworkModel:
         """Drop what growing layers stored before the last so many steps."""
         if self.growth is not None:
             self.growth.forget(steps)
+        if self.readout is not None:
+            done = max(self.readout.steps, 1)
+            self.readout.forget(round(self.samples * min(steps, done) / done))
 
     def _left_out(self, codes: Tensor, own: Tensor) -> Tensor:
         """The network's output without the row of each layer that is a sample's own; -1 is none."""
-        layers = [m for m in self.network.modules() if isinstance(m, GrowingLayer)]
+        layers = [
+            m for m in self.network.modules() if isinstance(m, GrowingLayer) and not m.second_order
+        ]
         try:
             for layer in layers:
                 layer.without = own
@@ -234,7 +264,9 @@ class NetworkModel:
             ConfigError: no layer grows.
         """
         stack = contextlib.ExitStack()
-        growing = [m for m in self.network.modules() if isinstance(m, GrowingLayer)]
+        growing = [
+            m for m in self.network.modules() if isinstance(m, GrowingLayer) and not m.second_order
+        ]
         if not growing:
             raise ConfigError(
                 "no layer of this network grows, so there is nothing to linearise; leave "
@@ -258,7 +290,7 @@ class NetworkModel:
         tuples = sum(memory.nbytes for memory in self.memories().values())
         state = {} if self.optimizer is None else state_tree(self.optimizer)
         places = {} if self.places is None else self.places.state_dict()
-        kept = (self.rehearsal, self.reservoir)
+        kept = (self.rehearsal, self.reservoir, self.readout)
         rows = sum(0 if one is None else one.nbytes for one in kept)
         return rows + tuples + tensor_bytes([list(self._tensors_of()), state, places])
 
@@ -276,6 +308,7 @@ class NetworkModel:
             "optimizer": None if self.optimizer is None else state_tree(self.optimizer),
             "places": None if self.places is None else self.places.state_dict(),
             **({} if self.reservoir is None else {"reservoir": self.reservoir.state_dict()}),
+            **({} if self.readout is None else {"readout": self.readout.state_dict()}),
             "parameters": {name: tensor.detach() for name, tensor in self._tensors_of()},
         }
 
@@ -288,8 +321,13 @@ class NetworkModel:
         saved: dict[str, Tensor] = state["parameters"]
         own = dict(self._tensors_of())
         odd = next((name for name in {**own, **saved} if not _fits(own, saved, name)), None)
-        halves = {"growth": self.growth, "optimizer": self.optimizer}
-        if odd is not None or any((state[k] is None) != (v is None) for k, v in halves.items()):
+        halves: dict[str, object] = {
+            "growth": self.growth,
+            "optimizer": self.optimizer,
+            "readout": self.readout,
+        }
+        odd_half = any((state.get(k) is None) != (v is None) for k, v in halves.items())
+        if odd is not None or odd_half:
             raise FormatError(
                 f"the saved network is another one than this ({odd or 'its optimizers'} differs); "
                 "build it with the same settings"
@@ -301,6 +339,8 @@ class NetworkModel:
             self.growth.load_state_dict(state["growth"])
         if self.optimizer is not None:
             load_state_tree(self.optimizer, state["optimizer"])
+        if self.readout is not None:
+            self.readout.load_state_dict(state["readout"])
         if self.places is not None:
             self.places.load_state_dict(state["places"])
         self.samples = int(state["samples"])
