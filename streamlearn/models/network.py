@@ -1,7 +1,7 @@
 """A network trained by gradients: growing layers by `FunctionalSGD`, parameters by an optimizer."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -43,6 +43,10 @@ class NetworkModel:
         reservoir: keeps samples and draws from them to the same end, where no layer grows.
         adjust: learn as if all classes of a step were equally many, see `losses.log_shares`.
         leave_out: answer to samples that come again without the tuples that are their own.
+
+    Attributes:
+        before: called by `learn` once nothing can refuse any more, before anything is learnt; if it
+            raises, nothing is. For another model that learns the same batch.
     """
 
     def __init__(
@@ -69,6 +73,7 @@ class NetworkModel:
         self.reservoir = reservoir
         self.adjust = adjust
         self.leave_out = leave_out
+        self.before: Callable[[], object] | None = None
         self._boost = 1.0  # factor of growing layers' rates
         self._boosted = 0  # samples after which it is over
         self.places = Places() if update and growth is not None else None
@@ -121,7 +126,8 @@ class NetworkModel:
             self._check_gradients()
             self._set_rates(self.optimizer)
         # Either may refuse, and then neither has moved anything.
-        move = None if self.optimizer is None else self.optimizer.step
+        moves = (self.before, None if self.optimizer is None else self.optimizer.step)
+        move = _in_turn([one for one in moves if one is not None])
         if self.growth is not None:
             self._grow(self.growth, written, index, move)
         elif move is not None:
@@ -326,6 +332,11 @@ class _Written(NamedTuple):
     def drawn(self) -> int:
         """R, samples that come again."""
         return 0 if self.again is None else len(self.again.rows)
+
+
+def _in_turn(moves: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
+    """All of them as one, None where there is none."""
+    return (lambda: [move() for move in moves]) if moves else None
 
 
 def _fits(own: dict[str, Tensor], saved: dict[str, Tensor], name: str) -> bool:
