@@ -58,11 +58,11 @@ CONTINUAL = (
 """What is shown where classes come in turn, by the names that events have for it."""
 
 FORMULAS = {
-    "average_accuracy": "A[n], with A[i] = 1/i sum of R[i][j], j <= i",
-    "anytime_accuracy": "1/n sum of A[i], i <= n",
-    "forgetting": "1/(n-1) sum of max R[i][j], j <= i < n, - R[n][j], j < n",
-    "backward_transfer": "1/(n-1) sum of R[n][j] - R[j][j], j < n",
-    "forward_transfer": "1/(n-1) sum of R[j-1][j] - 1/classes, 2 <= j <= n",
+    "average_accuracy": "mean[j<=n] R[n][j]",
+    "anytime_accuracy": "mean[i<=n] of the average accuracy after i",
+    "forgetting": "mean[j<n] (max[j<=i<n] R[i][j] - R[n][j])",
+    "backward_transfer": "mean[j<n] (R[n][j] - R[j][j])",
+    "forward_transfer": "mean[2<=j<=n] (R[j-1][j] - 1/classes)",
 }
 """How these follow from the accuracy matrix R after n experiences, see `continual`."""
 

@@ -20,6 +20,7 @@ from rich.live import Live
 from streamlearn.events import Event
 
 from .dashboard import VIEWS, render
+from .format import layer_title
 from .keys import Keyboard
 from .model import Model
 
@@ -210,7 +211,7 @@ class Dashboard:
             self.left = True
             if self._controls is not None and self.model.stopping is None:
                 self.model.stopping = "q"
-                self._controls.request_stop("q")
+                self._controls.request_stop("the key q")
         elif self._controls is not None and not self.model.over:
             if key == " ":
                 self.model.pausing = not self.model.pausing
@@ -248,8 +249,12 @@ class Dashboard:
             raise OSError(errno.EIO, "the terminal went away")
         if self._keyboard is not None and not self._keyboard.foreground:
             return  # the screen is another program's now
-        if self._controls is not None and self.view == "classes":
-            self.model.summary = self._controls.facts()
+        if self._controls is not None and self.view in ("classes", "layers"):
+            facts = self._controls.facts()
+            self.model.summary = facts.get("summary", {})
+            self.model.dead = {
+                layer_title(name): dead for name, dead in facts.get("dead", {}).items()
+            }
         size = self._console.size
         picture = render(
             self.model,

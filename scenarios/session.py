@@ -222,8 +222,16 @@ class Session:
         self._checkpoints.wanted = True
 
     def facts(self) -> dict[str, Any]:
-        """What a commit would note of the run as it stands between two events."""
-        return summary_of(self._loop, self.scenario.learner.kind, None)
+        """What a commit would note of the run as it stands between two events.
+
+        Returns:
+            summary: of the manifest; dead: by layer, rows that are no tuples any more.
+        """
+        memories = self._loop.learner.memories()
+        return {
+            "summary": summary_of(self._loop, self.scenario.learner.kind, None),
+            "dead": {name: len(memory) - memory.live for name, memory in memories.items()},
+        }
 
     def events(self) -> Iterator[Event]:
         """Learn; the last event is `Finished` or `Stopped`.
