@@ -135,7 +135,9 @@ def _changes(page: Page, width: int) -> list[Text]:
         lines.append(_told(page, "experience", last))
     delay = page.setting("stream", "delay")
     if delay:
-        waiting = f"{count(delay)} samples late, {count(model.waiting)} wait for theirs"
+        # The log's last progress may be before the end; the last commit knows it.
+        late = model.summary.get("waiting", model.waiting) if model.over else model.waiting
+        waiting = f"{count(delay)} samples late, {count(late)} wait for theirs"
         lines.append(_told(page, "labels", waiting))
     return [rule(page, "changes", width), *lines] if lines else []
 
