@@ -12,6 +12,7 @@ from streamlearn.events import (
     ExperienceEnded,
     Finished,
     Notice,
+    Paused,
     Progress,
     Skipped,
     Started,
@@ -35,6 +36,7 @@ from .format import (
 __all__ = [
     "CONTINUAL",
     "ERRORS",
+    "FORMULAS",
     "are_numbers",
     "describe",
     "drift_sizes",
@@ -54,6 +56,15 @@ CONTINUAL = (
     ("forward transfer", "forward_transfer"),
 )
 """What is shown where classes come in turn, by the names that events have for it."""
+
+FORMULAS = {
+    "average_accuracy": "mean[j<=n] R[n][j]",
+    "anytime_accuracy": "mean[i<=n] of the average accuracy after i",
+    "forgetting": "mean[j<n] (max[j<=i<n] R[i][j] - R[n][j])",
+    "backward_transfer": "mean[j<n] (R[n][j] - R[j][j])",
+    "forward_transfer": "mean[2<=j<=n] (R[j-1][j] - 1/classes)",
+}
+"""How these follow from the accuracy matrix R after n experiences, see `continual`."""
 
 
 def are_numbers(metrics: Mapping[str, float | None]) -> bool:
@@ -116,6 +127,8 @@ def _describe(event: Event) -> str:
             )
         case Notice():
             return event.text
+        case Paused():
+            return f"paused at step {event.step:,}, sample {event.samples:,}"
         case Testing():
             return f"testing {event.samples:,} of {event.total_samples:,}"
         case Tested():
@@ -144,12 +157,17 @@ def _experience(event: ExperienceEnded) -> str:
 
 
 def matrix_lines(continual: Mapping[str, Any]) -> list[str]:
-    """The accuracy matrix: a row for each experience that was learnt, a column for each."""
+    """The accuracy matrix, a row for each experience that was learnt, and what follows from it."""
     rows = continual["matrix"]
     return [
         "accuracy of each experience after each:",
         *("  " + "  ".join(f"{percent(value):>7}" for value in row) for row in rows),
         *([f"in turn: {'; '.join(continual['domains'])}"] if continual.get("domains") else []),
+        f"row i, column j is R[i][j]; after n = {len(rows)} of them:",
+        *(
+            f"  {name:<17} {percent(continual.get(key)):>7}  {FORMULAS[key]}"
+            for name, key in CONTINUAL
+        ),
     ]
 
 

@@ -19,7 +19,7 @@ __all__ = [
     "span",
 ]
 
-_WIDENED = re.compile(r"^(output|hidden\.\d+)\.\d+$")
+_WIDENED = re.compile(r"^((?:\d+-)?(?:output|hidden\.\d+))\.\d+$")
 
 MISSING = "-"
 """What stands where there is no number (yet)."""

@@ -157,6 +157,8 @@ def _steps(steps: list[int]) -> str:
 def _scalars(facts: dict[str, Any]) -> list[tuple[str, Any]]:
     """What the session noted at the commit, as far as it fits on a line each."""
     shown = {"step", "samples", "position", *_IN_TABLE}
+    if facts["summary"].get("matrix"):
+        shown |= {key for _, key in CONTINUAL}  # they stand below it
     return [
         (name, value)
         for name, value in facts["summary"].items()

@@ -2,10 +2,10 @@
 
 import contextlib
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from streamlearn.events import Event, Finished, Stopped
 from streamlearn.storage import RunPath, resume_command
@@ -15,6 +15,9 @@ from .json_lines import JsonLines
 from .output import Output, output_code
 from .plain import PlainLines
 from .signals import StopSignals
+
+if TYPE_CHECKING:
+    from .live import Controls
 
 __all__ = ["Display", "Learning", "Options", "learn"]
 
@@ -42,6 +45,18 @@ class Learning(Protocol):
 
     def request_stop(self, reason: str) -> None:
         """Save at the next step boundary and end; safe from any thread."""
+        ...
+
+    def pause(self, paused: bool) -> None:
+        """Learn nothing from the next step on, or go on."""
+        ...
+
+    def request_checkpoint(self) -> None:
+        """Save as soon as a step is at its end."""
+        ...
+
+    def facts(self) -> Mapping[str, Any]:
+        """What a commit would note of the run now."""
         ...
 
     def __enter__(self) -> "Learning": ...
@@ -86,8 +101,9 @@ class Display(Protocol):
 def learn(start: Callable[[], Learning], options: Options) -> int:
     """Run a session to its end, or to the first signal, and give the exit code.
 
-    0 when finished; 130, 143 or 129 when stopped by SIGINT, SIGTERM or SIGHUP; 141 when stopped
-    because nobody reads the output any more. In all these cases everything learnt is saved.
+    0 when finished, or stopped by a key; 130, 143 or 129 when stopped by SIGINT, SIGTERM or
+    SIGHUP; 141 when stopped because nobody reads the output any more. In all these cases everything
+    learnt is saved.
 
     Raises:
         StreamlearnError: as the session does; also where the output cannot be written.
@@ -95,7 +111,7 @@ def learn(start: Callable[[], Learning], options: Options) -> int:
     """
     draws = _draws(options)
     with StopSignals() as signals, _begun(start, draws) as session:
-        display = _dashboard(session.path) if draws else _lines(session.path, options)
+        display = _dashboard(session.path, session) if draws else _lines(session.path, options)
 
         def stop(name: str) -> None:
             session.request_stop(name)
@@ -165,22 +181,25 @@ def _lines(path: RunPath, options: Options) -> Display:
     return PlainLines(_stderr(), _stdout(), str(path), options.quiet)
 
 
-def _dashboard(path: RunPath) -> Display:
+def _dashboard(path: RunPath, controls: "Controls") -> Display:
     from rich.console import Console
 
     from streamlearn.storage import RunReader
 
+    from .keys import open_keyboard
     from .live import Dashboard
     from .model import Model
 
-    model = Model()
+    reader = RunReader(path)
+    model = Model(settings=reader.scenario)
     # What a resumed run did before belongs to its curves. A new run's log holds only its beginning,
     # which comes as an event too.
-    records, _ = RunReader(path).events()
+    records, _ = reader.events()
     if any(record.get("event") == "progress" for record in records):
         for record in records:
             model.replay(record)
-    return Dashboard(model, Console())
+    piped = str(model.settings.get("data", {}).get("path")) == "-"
+    return Dashboard(model, Console(), open_keyboard(stdin_is_data=piped), controls)
 
 
 def _stdout() -> Output:

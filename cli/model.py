@@ -11,12 +11,14 @@ from typing import Any
 
 from streamlearn.events import (
     CheckpointSaved,
+    ClassArrived,
     DriftDetected,
     EncoderFitted,
     Event,
     ExperienceEnded,
     Finished,
     MemoryStatus,
+    Paused,
     Progress,
     Skipped,
     Started,
@@ -60,7 +62,11 @@ class Model:
     run: its path as text. phase: one word for what it is doing. curve: (samples, cumulative,
     windowed) prequential accuracy, or mean absolute error where targets are numbers. pace:
     (position, seconds). stopping: the signal that was heard. watching: whether another process does
-    the learning. drifts: samples at which drift was detected. The rest are the numbers of the last
+    the learning. drifts: samples at which drift was detected. checkpoints, drifted, arrived: the
+    latest events of these kinds. experience: the last one. settings: the run's scenario. summary:
+    what a commit notes of the run, and dead its layers' rows that are no tuples any more; as of
+    the last commit, or of the moment where this process learns. pausing: whether a pause is asked
+    for. The rest are the numbers of the last
     event that carried them, None before.
     """
 
@@ -87,6 +93,12 @@ class Model:
     learner_bytes: int = 0
     memory: MemoryStatus | None = None
     disk_bytes: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    dead: Mapping[str, int] = field(default_factory=dict)
+    encoder: EncoderFitted | None = None
+    experience: ExperienceEnded | None = None
+    pausing: bool = False
     checkpoint_time: float | None = None
     checkpoint_step: int | None = None
     testing: Testing | None = None
@@ -97,6 +109,9 @@ class Model:
     watching: bool = False
     lines: deque[Line] = field(default_factory=lambda: deque(maxlen=_LINES))
     drifts: deque[int] = field(default_factory=lambda: deque(maxlen=_LINES))
+    checkpoints: deque[CheckpointSaved] = field(default_factory=lambda: deque(maxlen=_LINES))
+    drifted: deque[DriftDetected] = field(default_factory=lambda: deque(maxlen=_LINES))
+    arrived: deque[ClassArrived] = field(default_factory=lambda: deque(maxlen=_LINES))
     curve: Series = field(default_factory=Series)
     pace: Series = field(default_factory=lambda: Series(128))
 
@@ -123,20 +138,30 @@ class Model:
                 self.testing = event
                 self.phase = "testing"
                 return
+            case Paused():
+                if self.phase == "paused":
+                    return  # it is said again and again
+                self.phase = "paused"
             case Started():
                 self._started(event)
             case EncoderFitted():
+                self.encoder = event
                 self.phase = "learning"
             case ExperienceEnded():
+                self.experience = event
                 self.testing = None
                 self.phase = "learning"
             case DriftDetected():
                 self.drifts.append(event.samples)
+                self.drifted.append(event)
+            case ClassArrived():
+                self.arrived.append(event)
             case Skipped():
                 self.skipped = max(self.skipped, event.skipped)
                 if self.lines and self.lines[-1].skips:
                     self.lines.pop()  # it counts those before, which would crowd out all else
             case CheckpointSaved():
+                self.checkpoints.append(event)
                 self.checkpoint_time = event.time
                 self.checkpoint_step = event.step
                 self.disk_bytes = event.disk_bytes
@@ -191,6 +216,9 @@ class Model:
         self.curve.cut(event.samples)
         while self.drifts and self.drifts[-1] > event.samples:
             self.drifts.pop()
+        for late in (self.drifted, self.arrived):
+            while late and late[-1].samples > event.samples:
+                late.pop()
         for series in (self.pace, *(layer.growth for layer in self.layers.values())):
             series.cut(self.position)
         self.finished = self.stopped = self.testing = self.tested = self.stopping = None

@@ -8,7 +8,7 @@ from streamlearn.events import Event, Started
 from streamlearn.storage import RunPath, RunReader, resume_command
 
 from .describe import summary
-from .format import clean
+from .format import clean, layer_title
 from .json_lines import to_json
 from .learn import Options
 from .model import Model
@@ -59,7 +59,12 @@ class Follower:
 
     def _blank(self) -> Model:
         header = self.reader.header
-        return Model(run=str(self.reader.path), scenario=header.scenario, watching=True)
+        return Model(
+            run=str(self.reader.path),
+            scenario=header.scenario,
+            watching=True,
+            settings=self.reader.scenario,
+        )
 
     def _catch_up(self) -> None:
         """What the last commit knows better than a log that was cut by a crash."""
@@ -68,6 +73,11 @@ class Follower:
         if manifest is not None:
             model.checkpoint_time, model.checkpoint_step = manifest.time, manifest.step
             model.disk_bytes = manifest.disk_bytes
+            model.summary = manifest.summary
+            model.dead = {
+                layer_title(name): layer.rows - layer.live
+                for name, layer in manifest.layers.items()
+            }
         if self.status.word != "running" and not model.over:
             # Also a run whose last words a power cut took: the commit knows how it ended.
             word = self.status.word
@@ -139,22 +149,27 @@ def _watch_screen(follower: Follower) -> None:
     from rich.console import Console
 
     from .dashboard import render
+    from .keys import open_keyboard
     from .live import Dashboard, speaks_unicode
 
     console = Console()
+    keyboard = open_keyboard()
     follower.poll()
-    if not follower.over:
-        dashboard = Dashboard(follower.model, console)
+    # With keys it stays until somebody leaves: a run that is over may be resumed.
+    if keyboard is not None or not follower.over:
+        dashboard = Dashboard(follower.model, console, keyboard)
         dashboard.open()
         try:
-            while not follower.over and dashboard.failed is None:
-                time.sleep(_PAUSE)
+            while dashboard.failed is None and not dashboard.left:
+                if keyboard is None and follower.over:
+                    break
+                dashboard.wait(_PAUSE)
                 follower.poll()
                 dashboard.model = follower.model
                 dashboard.tick()
         finally:
             dashboard.close()
-        if dashboard.failed is not None:
+        if dashboard.failed is not None or not follower.over:
             return
     width, height = console.size
     picture = render(

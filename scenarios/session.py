@@ -1,7 +1,6 @@
 """A run while it is going on: the loop, its run directory, and when they are committed together."""
 
 import dataclasses
-import os
 import resource
 import shlex
 import sys
@@ -29,6 +28,7 @@ from streamlearn.events import (
     Finished,
     MemoryStatus,
     Notice,
+    Paused,
     Progress,
     Skipped,
     Started,
@@ -38,11 +38,9 @@ from streamlearn.events import (
     as_json,
 )
 from streamlearn.hardware import resolve_hardware
-from streamlearn.jsonlines import JsonLinesFile
 from streamlearn.loop import Loop, held_out
-from streamlearn.predictions import Answered, records_of
+from streamlearn.predictions import Answered
 from streamlearn.storage import (
-    PendingCommit,
     RunPath,
     RunReader,
     RunStore,
@@ -50,19 +48,19 @@ from streamlearn.storage import (
     check_name,
     resume_command,
 )
-from streamlearn.streams.records import Quarantine, Quarantined
+from streamlearn.streams.records import Quarantined
 
 from .build import Parts, build_loop, may_widen, open_parts, open_splits, settle_task
+from .checkpoints import Checkpoints, Standing
 from .schema import RECORD_KINDS, Scenario
+from .sides import SideFiles, check_new
 from .summary import final_metrics, summary_of, width_of
 from .words import expanded, override
 
 __all__ = ["Session", "evaluate"]
 
-QUARANTINE = "quarantine.jsonl"
-"""The file in a run's directory that has the rows that could not be used."""
-
 _LOG_SECONDS = 0.5
+_REST_SECONDS = 0.05
 
 
 class Session:
@@ -81,25 +79,16 @@ class Session:
         self._loop: Loop[Any] = parts.loop
         self._test = parts.test
         self._stop_reason: str | None = None
+        self._paused = False
         self._loop.should_stop = lambda: self._stop_reason is not None
-        self._committed_step = -1
-        self._committed_at = time.monotonic()
-        self._pending: PendingCommit | None = None
-        self._pending_at = 0, 0  # its step and samples
-        self._waited = 0.0  # seconds that it has cost learning so far
+        self._checkpoints = Checkpoints(store, scenario.checkpoint)
         self._logged_step = 0
         self._logged_at = 0.0
         self._peak_rss = 0
-        self._disk_bytes = 0
         self._process = psutil.Process()
         self._notices: list[str] = []
-        # In an object store, where nothing can be appended to, the event log has the rows alone.
-        self._quarantine = (
-            Quarantine(store.path / QUARANTINE) if isinstance(store.path, Path) else None
-        )
-        place = scenario.stream.predictions
-        self._predictions = None if place is None else JsonLinesFile(place, "predictions")
-        if self._predictions is not None:
+        self._sides = SideFiles(scenario, store.path)
+        if self._sides.keeps_answers:
             self._loop.answered = self._write_answers
         self._is_new = False  # then its beginning is in the log already
 
@@ -116,7 +105,7 @@ class Session:
         if name is not None:
             check_name(name, "run.name")
         # A place that cannot be used is refused before the data is read.
-        _check_new(scenario.stream.predictions)
+        check_new(scenario.stream.predictions)
         free = name or _free_name(runs, scenario.name)
         if name and (runs / name).exists():
             raise RunExistsError(
@@ -180,7 +169,7 @@ class Session:
             parts = open_parts(scenario)
             session = cls(scenario, store, parts)
             if store.manifest is None:  # killed before its first commit: begin at the beginning
-                _check_new(scenario.stream.predictions)
+                check_new(scenario.stream.predictions)
                 session._commit("running")
             elif at is None:
                 session._restore(store.read())
@@ -203,17 +192,11 @@ class Session:
         state = reader.state()
         self._loop.load_state_dict(state["loop"])
         self._peak_rss = int(state["peak_rss_bytes"])
-        if self._quarantine is not None:
-            self._quarantine.cut(int(state.get("quarantine_bytes", 0)))
-        if self._predictions is not None and "predictions" in state:
-            written = state["predictions"]
-            self._predictions.cut(int(written["bytes"]), int(written["checksum"]))
-        else:
-            _check_new(self.scenario.stream.predictions)
+        self._sides.cut(state)
         manifest = reader.manifest()
         if manifest is not None:
-            self._disk_bytes = manifest.disk_bytes
-        self._committed_step = self._loop.step
+            self._checkpoints.disk_bytes = manifest.disk_bytes
+        self._checkpoints.step = self._loop.step
         for what, then, now in (
             ("threads", state["threads"], torch.get_num_threads()),
             ("PyTorch", state["torch"], torch.__version__),
@@ -229,6 +212,26 @@ class Session:
     def request_stop(self, reason: str) -> None:
         """Commit and end at the next step; safe to call from a signal handler."""
         self._stop_reason = reason
+
+    def pause(self, paused: bool) -> None:
+        """Learn nothing from the next step on, or go on; checkpoints and stops are made as ever."""
+        self._paused = paused
+
+    def request_checkpoint(self) -> None:
+        """Begin a commit after the next step, or now in a pause, if anything is new."""
+        self._checkpoints.wanted = True
+
+    def facts(self) -> dict[str, Any]:
+        """What a commit would note of the run as it stands between two events.
+
+        Returns:
+            summary: of the manifest; dead: by layer, rows that are no tuples any more.
+        """
+        memories = self._loop.learner.memories()
+        return {
+            "summary": summary_of(self._loop, self.scenario.learner.kind, None),
+            "dead": {name: len(memory) - memory.live for name, memory in memories.items()},
+        }
 
     def events(self) -> Iterator[Event]:
         """Learn; the last event is `Finished` or `Stopped`.
@@ -247,7 +250,7 @@ class Session:
         yield self._started() if self._is_new else self._logged(self._started())
         for notice in self._notices:
             yield self._logged(Notice(notice))
-        self._committed_at = time.monotonic()
+        self._checkpoints.restart_clock()
         for event in self._learning():
             if isinstance(event, Testing):
                 yield event
@@ -263,18 +266,12 @@ class Session:
             progress = dataclasses.replace(event, memory=self._memory_status())
             self._log_progress(progress)
             yield progress
+            yield from self._between_steps()
             if self._stop_reason is not None:
                 yield from self._stop()
                 return
-            if self._pending is not None and self._pending.done:
-                yield from self._saved()
-            if self._pending is None:
-                if self._checkpoint_due():
-                    self._begin("running")
-                else:
-                    self._store.write_ahead(self._loop.learner.memories())
         yield from self._saved()
-        if self._loop.step != self._committed_step:
+        if self._loop.step != self._checkpoints.step:
             # The pass is safe before the test, which may take long, begins.
             yield self._commit("running")
         tested: Tested | None = None
@@ -300,19 +297,37 @@ class Session:
         yield self._commit("finished", tested)
         yield finished
 
+    def _between_steps(self) -> Iterator[Event]:
+        """See to commits; in a pause over and over, until it or the run is to end."""
+        began, resting = time.perf_counter(), False
+        while self._stop_reason is None:
+            if self._checkpoints.done:
+                yield from self._saved()
+            if not self._checkpoints.under_way:
+                if self._checkpoints.due(self._loop.step):
+                    self._begin("running")
+                elif not resting:
+                    self._store.write_ahead(self._loop.learner.memories())
+            if not self._paused:
+                break
+            paused = Paused(self._loop.step, self._loop.evaluation.samples)
+            yield paused if resting else self._logged(paused)
+            resting = True
+            time.sleep(_REST_SECONDS)
+        if resting:
+            self._loop.rest(time.perf_counter() - began)
+
     def _put_aside(self, event: Skipped) -> Skipped:
         """Keep the text of a row that could not be used in a file of its own."""
         records = self.scenario.data.kind in RECORD_KINDS  # a blank line has no text, and counts
-        if self._quarantine is None or not (event.raw or records):
-            return event
-        self._quarantine.append([Quarantined(event.item, event.reason, event.raw)])
-        return dataclasses.replace(event, raw="")
+        row = Quarantined(event.item, event.reason, event.raw)
+        if (event.raw or records) and self._sides.put_aside(row):
+            return dataclasses.replace(event, raw="")
+        return event
 
     def _write_answers(self, parts: list[Answered]) -> None:
         """Keep answers in the file that was asked for."""
-        assert self._predictions is not None
-        learner = self._loop.learner
-        self._predictions.write(records_of(parts, learner.task, learner.labels))
+        self._sides.write_answers(parts, self._loop.learner)
 
     def _learning(self) -> Iterator[Event]:
         """The loop's events; what ends it badly finds all that was learnt before saved."""
@@ -336,7 +351,7 @@ class Session:
                 again = f"once the data are mended {again}; other settings need a new run"
             message = f"{error}; {kept}, {again}"
             self._logged(Notice(str(error)))
-            if self._loop.step != self._committed_step:
+            if self._loop.step != self._checkpoints.step:
                 self._commit("stopped")
             raise type(error)(message) from error
 
@@ -353,14 +368,6 @@ class Session:
         yield self._commit("stopped")
         yield stopped
 
-    def _checkpoint_due(self) -> bool:
-        settings = self.scenario.checkpoint
-        steps = self._loop.step - self._committed_step
-        return steps > 0 and (
-            time.monotonic() - self._committed_at >= settings.every_seconds
-            or (settings.every_steps is not None and steps >= settings.every_steps)
-        )
-
     def _commit(self, status: Status, tested: Tested | None = None) -> CheckpointSaved:
         """Commit and wait for it."""
         for _ in self._saved():
@@ -374,15 +381,7 @@ class Session:
         began = time.perf_counter()
         loop = self._loop
         self._peak_rss = max(self._peak_rss, _peak_rss_bytes())
-        if self._quarantine is not None:
-            self._quarantine.sync()
-        written: dict[str, Any] = {}
-        if (answers := self._predictions) is not None:
-            answers.sync()
-            written = {"predictions": {"bytes": answers.size, "checksum": answers.checksum}}
-        memories = loop.learner.memories()
-        committed = self._store.manifest.layers if self._store.manifest else {}
-        self._pending = self._store.begin(
+        part = Standing(
             step=loop.step,
             samples=loop.evaluation.samples,
             status=status,
@@ -391,45 +390,20 @@ class Session:
                 "peak_rss_bytes": self._peak_rss,
                 "threads": torch.get_num_threads(),
                 "torch": torch.__version__,
-                "quarantine_bytes": 0 if self._quarantine is None else self._quarantine.size,
-                **written,
+                **self._sides.sync(),
             },
-            memories=memories,
-            # A network that was made wider has other layers.
-            retired=set(committed) - set(memories) if may_widen(loop.learner) else (),
+            memories=loop.learner.memories(),
             summary=summary_of(loop, self.scenario.learner.kind, tested),
-            keep=self.scenario.checkpoint.keep,
+            widens=may_widen(loop.learner),
         )
-        self._pending_at = loop.step, loop.evaluation.samples
-        self._committed_step = loop.step
-        self._committed_at = time.monotonic()
-        self._waited = time.perf_counter() - began
+        self._checkpoints.begin(part, began)
 
     def _saved(self) -> Iterator[CheckpointSaved]:
         """The end of the commit that was begun, if one was."""
-        if self._pending is None:
-            return
-        began = time.perf_counter()
-        pending, self._pending = self._pending, None
-        try:
-            commit = pending.result()
-        except BaseException:
-            self._committed_step = -1
-            raise
-        self._disk_bytes = commit.disk_bytes
-        blocked, self._store.waited = self._store.waited, 0.0
-        step, samples = self._pending_at
-        event = CheckpointSaved(
-            step=step,
-            samples=samples,
-            bytes_written=commit.bytes_written,
-            disk_bytes=commit.disk_bytes,
-            seconds=commit.seconds,
-            waited=self._waited + blocked + time.perf_counter() - began,
-            time=commit.time,
-        )
-        self._store.log(as_json(event))
-        yield event
+        event = self._checkpoints.end()
+        if event is not None:
+            self._store.log(as_json(event))
+            yield event
 
     def _started(self) -> Started:
         learner = self._loop.learner
@@ -471,7 +445,7 @@ class Session:
             device_bytes=tiers.device_bytes,
             host_bytes=tiers.host_bytes,
             rss_bytes=self._process.memory_info().rss,
-            disk_bytes=self._disk_bytes,
+            disk_bytes=self._checkpoints.disk_bytes,
         )
 
     def _log_progress(self, progress: Progress) -> None:
@@ -489,10 +463,7 @@ class Session:
     def close(self) -> None:
         """Let go of the data and of the run directory."""
         self._loop.stream.close()
-        if self._quarantine is not None:
-            self._quarantine.close()
-        if self._predictions is not None:
-            self._predictions.close()
+        self._sides.close()
         self._store.close()
 
     def __enter__(self) -> Self:
@@ -533,28 +504,6 @@ def evaluate(path: RunPath, words: Sequence[str] = ()) -> Iterator[Testing | Tes
     yield from held_out(
         loop.learner, splits.test, linearise=settings.linearise, abstain=settings.abstain
     )
-
-
-def _check_new(place: Path | None) -> None:
-    """Refuse a file that predictions cannot begin in, before anything is made.
-
-    Raises:
-        ConfigError: there is something already, or no folder that can be written.
-    """
-    if place is None:
-        return
-    if place.is_dir() or (place.exists() and (not place.is_file() or place.stat().st_size)):
-        raise ConfigError(
-            f"stream.predictions={place} is there already and is not written over; name a new "
-            "file, or move that one away"
-        )
-    folder = place.parent
-    if not (folder.is_dir() and os.access(folder, os.W_OK)):
-        why = "cannot be written to" if folder.is_dir() else "is no folder"
-        raise ConfigError(
-            f"stream.predictions={place} cannot be used: {folder} {why}; name a file in a folder "
-            "that there is"
-        )
 
 
 def _free_name(runs: RunPath, scenario: str) -> str:

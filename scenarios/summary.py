@@ -39,8 +39,15 @@ def summary_of(loop: Loop[Any], kind: str, tested: Tested | None) -> dict[str, A
         "learner_bytes": loop.learner.nbytes,
         **({} if loop.matrix is None else loop.matrix.summary()),
         **({} if loop.drift is None else loop.drift.summary()),
+        **_late(loop),
         **_by_class(loop),
     }
+
+
+def _late(loop: Loop[Any]) -> dict[str, int]:
+    """By how many samples labels come late, and how many samples wait for theirs."""
+    delayed = loop.delayed
+    return {"label_delay": delayed.delay, "waiting": delayed.samples} if delayed.delay else {}
 
 
 def _by_class(loop: Loop[Any]) -> dict[str, Any]:

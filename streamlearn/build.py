@@ -156,12 +156,19 @@ def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
     return Chain([features, components])
 
 
-def build_tiers(settings: LearnerSettings, hardware: Hardware) -> Tiers:
-    """The budgets that all memories of a model share."""
+def build_tiers(settings: LearnerSettings, hardware: Hardware, sharing: int = 1) -> Tiers:
+    """The budgets that all memories of a model share.
+
+    Args:
+        settings: of the learner.
+        hardware: where it computes.
+        sharing: models among which the budgets are divided.
+    """
+    device, host = settings.memory.device_budget, settings.memory.host_budget
     return Tiers(
         hardware.device,
-        device_budget=settings.memory.device_budget,
-        host_budget=settings.memory.host_budget,
+        device_budget=None if device is None else device // sharing,
+        host_budget=None if host is None else host // sharing,
     )
 
 

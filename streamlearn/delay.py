@@ -20,7 +20,7 @@ from streamlearn.models import Taken
 from streamlearn.settings import LearnerSettings
 from streamlearn.state import StateTree
 from streamlearn.tasks import Task
-from streamlearn.tiers import Tiers
+from streamlearn.tiers import InTiers
 
 __all__ = ["Delayed", "StreamLearner"]
 
@@ -54,8 +54,8 @@ class StreamLearner(Protocol):
         ...
 
     @property
-    def tiers(self) -> Tiers:
-        """The budgets of the memories."""
+    def tiers(self) -> InTiers:
+        """Where the tuples of all memories are."""
         ...
 
     @property

@@ -23,6 +23,7 @@ __all__ = [
     "LayerStatus",
     "MemoryStatus",
     "Notice",
+    "Paused",
     "Progress",
     "Skipped",
     "Started",
@@ -208,6 +209,15 @@ class Notice:
 
 
 @dataclass(frozen=True, slots=True)
+class Paused:
+    """Nothing is learnt until whoever asked for a pause ends it; said again and again meanwhile."""
+
+    event: ClassVar[str] = "paused"
+    step: int
+    samples: int
+
+
+@dataclass(frozen=True, slots=True)
 class Testing:
     """Part of the held-out test is scored."""
 
@@ -281,6 +291,7 @@ Event = (
     | Skipped
     | CheckpointSaved
     | Notice
+    | Paused
     | Testing
     | Tested
     | Stopped

@@ -95,6 +95,17 @@ Adjust = Annotated[
 ]
 
 
+Members = Annotated[
+    int,
+    Field(
+        ge=1,
+        le=2,
+        description="networks that learn records of classes side by side and answer together; 2: "
+        "one more over thresholds of numbers, for twice the time",
+    ),
+]
+
+
 def _samples_or_bytes(value: Any) -> Any:
     """A number of samples as such; bytes, which have a unit, as they are written."""
     value = none_word(value)
@@ -132,6 +143,7 @@ class GrowingSettings(TrainingSettings):
     rehearse: Rehearse = "uniform"
     leave_out: LeaveOut = True
     adjust: Adjust = "none"
+    members: Members = 1
 
 
 LINEAR_OPTIMIZERS = ("foof", "mesa", "delta")

@@ -63,6 +63,11 @@ class Learner:
         self.settings = settings
         self.task = task_from(classes, outputs)
         check_task(settings, self.task)
+        if getattr(settings.learner, "members", 1) > 1:
+            raise ConfigError(
+                f"learner.members={settings.learner.members} is for records, of which networks "  # type: ignore[union-attr]
+                "have different views; leave it out, or learn a stream of records"
+            )
         self.hardware = resolve_hardware(self.settings.learner.device, self.settings.learner.dtype)
         self.loss = self.task.loss(settings.loss)
         self.encoder = own or build_encoder(self.settings, self.hardware)

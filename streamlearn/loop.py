@@ -255,6 +255,11 @@ class Loop(Generic[L]):
             seconds=seconds,
         )
 
+    def rest(self, seconds: float) -> None:
+        """Do not count these seconds, in which a consumer of `events` let nothing be learnt."""
+        self._mark += seconds
+        self._recent = deque((then + seconds, samples) for then, samples in self._recent)
+
     def _progress(self, loss: float) -> Progress:
         now = time.perf_counter()
         self.seconds, self._mark = self.seconds + now - self._mark, now

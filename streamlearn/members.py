@@ -9,7 +9,7 @@ with forgetting: Littlestone & Warmuth 1994; Cesa-Bianchi & Lugosi 2006, §2.11)
 stands for being right, with s the mean error of the best member.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import torch
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from streamlearn.build import build_model, build_tiers
+from streamlearn.errors import ConfigError
 from streamlearn.hardware import Hardware
 from streamlearn.losses import Loss
 from streamlearn.memory import Memory, accumulation_dtype
@@ -27,10 +28,27 @@ from streamlearn.state import StateTree
 from streamlearn.tasks import Classes, Outputs
 from streamlearn.widening import classes_room, features_room, loss_of_first, widen_model
 
-__all__ = ["Member", "Mixture"]
+__all__ = ["Member", "Mixture", "companions", "learn_together"]
+
+_STEPS = {"kind": "rbf", "gamma": 1.0, "lr_value": 0.6}
+"""The layer of the second network, whose view of numbers is by thresholds."""
 
 _FORGET = 0.99
 """λ; about the last 100 samples decide."""
+
+
+def companions(settings: LearnerSettings) -> list[tuple[View, LearnerSettings]]:
+    """The networks that learn beside a first one, where targets are classes.
+
+    Smooth and curved borders are the first one's, an RBF network over standardised features. Where
+    what counts are thresholds and sums of many features' effects, one with a wide kernel over
+    thermometer codes learns faster; their mixture follows whichever predicts better of late.
+
+    Args:
+        settings: of the first network; all but the layer are the others' too.
+    """
+    sections = settings.model_dump() | {"layer": _STEPS}
+    return [("thermometer", LearnerSettings.model_validate(sections))]
 
 
 class Member:
@@ -41,6 +59,7 @@ class Member:
         view: of records.
         hardware: where it computes.
         regression: whether targets are numbers.
+        sharing: members among which the budgets of memory are divided.
 
     Attributes:
         model: None before anything was learnt.
@@ -48,14 +67,21 @@ class Member:
     """
 
     def __init__(
-        self, settings: LearnerSettings, view: View, hardware: Hardware, *, regression: bool
+        self,
+        settings: LearnerSettings,
+        view: View,
+        hardware: Hardware,
+        *,
+        regression: bool,
+        sharing: int = 1,
     ) -> None:
         self.settings = settings
         self.view = view
         self.hardware = hardware
         self.regression = regression
         self.model: Model | None = None
-        self.tiers = build_tiers(settings, hardware)
+        self.sharing = sharing
+        self.tiers = build_tiers(settings, hardware, sharing)
         self._widths = (0, 0)  # of codes and of outputs
         self._loss: Loss | None = None
         self._masked = 0  # classes that the model's loss knows
@@ -76,9 +102,9 @@ class Member:
         self.mask(labels)
         return wider
 
-    def build(self, widths: tuple[int, int]) -> None:
+    def build(self, widths: tuple[int, int]) -> Model:
         """Make a network of these widths that goes on where the present one is."""
-        tiers = build_tiers(self.settings, self.hardware)
+        tiers = build_tiers(self.settings, self.hardware, self.sharing)
         task = self._task(widths[1])
         model = build_model(self.settings, widths[0], task, self.hardware, tiers)
         if self.model is not None:
@@ -86,6 +112,7 @@ class Member:
         self.model, self._widths, self.tiers = model, widths, tiers
         self._loss = task.loss(self.settings.loss)
         self._masked = 0
+        return model
 
     def mask(self, labels: int) -> None:
         """Leave the classes out that have not come."""
@@ -108,16 +135,52 @@ class Member:
         codes = encoder.encode(rows, self._widths[0], self.view)
         return codes.to(self.hardware.device, wide)
 
+    def _made(self) -> Model:
+        """The network, which there must be.
+
+        Raises:
+            ConfigError: nothing was learnt yet.
+        """
+        if self.model is None:
+            raise ConfigError(
+                f"the network over {self.view} features has learnt nothing yet and cannot answer; "
+                "let it learn a sample first"
+            )
+        return self.model
+
+    def start(self, codes: Tensor, targets: Tensor) -> None:
+        """Look at the samples that a new network begins with."""
+        self._made().start(codes, targets)
+
     def answer(self, codes: Tensor) -> NDArray[np.float64]:
         """Probabilities (B, room for classes), or values (B, 1)."""
-        assert self.model is not None
-        answers: NDArray[np.float64] = self.model.answer(codes).to(torch.float64).numpy()
+        answers: NDArray[np.float64] = self._made().answer(codes).to(torch.float64).numpy()
         return answers
 
-    def learn(self, codes: Tensor, targets: Tensor) -> NDArray[np.float64]:
-        """Learn a batch; what was answered to it before."""
-        assert self.model is not None
-        answers: NDArray[np.float64] = self.model.learn(codes, targets).answers.double().numpy()
+    def learn(
+        self, codes: Tensor, targets: Tensor, before: Callable[[], object]
+    ) -> NDArray[np.float64]:
+        """Learn a batch.
+
+        Args:
+            codes: (B, D).
+            targets: class indices (B,), or (B, 1) numbers.
+            before: see `NetworkModel.before`.
+
+        Returns:
+            What was answered to it before.
+
+        Raises:
+            NotFiniteError: it cannot be learnt; nothing was.
+        """
+        model, network = self._made(), self.network()
+        if network is not None:
+            network.before = before
+        try:
+            answers: NDArray[np.float64] = model.learn(codes, targets).answers.double().numpy()
+        finally:
+            if network is not None:
+                network.before = None
         return answers
 
     def network(self) -> NetworkModel | None:
@@ -156,10 +219,33 @@ class Member:
         """Restore that; the memories want their tuples afterwards."""
         if state["model"] is None:
             return
-        self.build((int(state["widths"][0]), int(state["widths"][1])))
+        model = self.build((int(state["widths"][0]), int(state["widths"][1])))
         self.mask(labels)
-        assert self.model is not None
-        self.model.load_state_dict(state["model"])
+        model.load_state_dict(state["model"])
+
+
+def learn_together(
+    members: Sequence[Member], codes: Sequence[Tensor], targets: Tensor
+) -> list[NDArray[np.float64]]:
+    """Let each member learn a batch by its own codes: all of them, or none.
+
+    Each one's step waits, once it is sure not to refuse, for those of all after it.
+
+    Returns:
+        What each answered before.
+
+    Raises:
+        NotFiniteError: one cannot learn it; none has.
+    """
+    answers: list[NDArray[np.float64]] = []
+
+    def learn(place: int) -> None:
+        if place < len(members):
+            said = members[place].learn(codes[place], targets, lambda: learn(place + 1))
+            answers.append(said)
+
+    learn(0)
+    return answers[::-1]
 
 
 class Mixture:

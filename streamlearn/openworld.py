@@ -22,7 +22,7 @@ from streamlearn.errors import ConfigError, DataError, FormatError
 from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import resolve_hardware
 from streamlearn.kinds import GrowingSettings
-from streamlearn.members import Member, Mixture
+from streamlearn.members import Member, Mixture, learn_together
 from streamlearn.memory import Memory
 from streamlearn.models import NetworkModel
 from streamlearn.records import Record, RecordEncoder, View, plain
@@ -31,7 +31,7 @@ from streamlearn.settings import LearnerSettings
 from streamlearn.state import StateTree, flatten, unflatten
 from streamlearn.tagged import Tags
 from streamlearn.tasks import Classes, Outputs
-from streamlearn.tiers import Tiers
+from streamlearn.tiers import InTiers, Usage
 
 __all__ = ["OpenLearner"]
 
@@ -60,7 +60,7 @@ class OpenLearner:
         labels: the classes in the order in which they came.
         samples: how many were learnt.
         widened: how often the network was made wider since `warmup` samples were learnt.
-        tiers: the budgets of the memories as they are now.
+        tiers: where the tuples of all networks are now.
 
     Raises:
         ConfigError: settings of another kind of learner, or of a layer that cannot be widened.
@@ -103,16 +103,16 @@ class OpenLearner:
         self._places: dict[Hashable, int] = {}
         self._early: list[tuple[NDArray[np.float64], float]] = []
         self._members = [
-            Member(own, view, self.hardware, regression=regression)
+            Member(own, view, self.hardware, regression=regression, sharing=1 + len(others))
             for view, own in (("standardised", settings), *others)
         ]
         self._mixture = Mixture(len(self._members), regression=regression)
         check_task(settings, Outputs(1) if regression else Classes(("0", "1")))
 
     @property
-    def tiers(self) -> Tiers:
-        """The budgets of the first network's memories as they are now."""
-        return self._members[0].tiers
+    def tiers(self) -> InTiers:
+        """Where the tuples of all networks are now."""
+        return Usage.of(member.tiers for member in self._members)
 
     @property
     def _begun(self) -> bool:
@@ -295,8 +295,7 @@ class OpenLearner:
         for member in self._members:
             member.model = None
             member.fit_widths(self.encoder, len(self.labels))
-            assert member.model is not None
-            member.model.start(member.codes(self.encoder, rows), self._targets(numbers))
+            member.start(member.codes(self.encoder, rows), self._targets(numbers))
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
             self._step(rows[start : start + batch], numbers[start : start + batch])
@@ -307,10 +306,8 @@ class OpenLearner:
         wider = [member.fit_widths(self.encoder, len(self.labels)) for member in self._members]
         self.widened += any(wider) and self.samples >= self.warmup
         targets = self._targets(numbers)
-        said = [
-            self._known(member.learn(member.codes(self.encoder, rows), targets))
-            for member in self._members
-        ]
+        codes = [member.codes(self.encoder, rows) for member in self._members]
+        said = [self._known(one) for one in learn_together(self._members, codes, targets)]
         answers = self._mixture.together(said)
         self._mixture.judge(said, numbers)
         return answers

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from streamlearn.hardware import Hardware
 from streamlearn.losses import Loss
+from streamlearn.members import companions
 from streamlearn.memory import Memory
 from streamlearn.models import Taken
 from streamlearn.openworld import OpenLearner
@@ -24,7 +25,7 @@ from streamlearn.state import StateTree
 from streamlearn.streams.records import RecordRows
 from streamlearn.tagged import Tags
 from streamlearn.tasks import OpenClasses, Outputs, Task
-from streamlearn.tiers import Tiers
+from streamlearn.tiers import InTiers
 
 __all__ = ["RecordLearner"]
 
@@ -35,7 +36,8 @@ class RecordLearner:
     Rows without a label are left out; nothing is learnt from them.
 
     Args:
-        settings: of a growing learner.
+        settings: of a growing learner; `learner.members` is how many networks there are, of which
+            a regression has one.
         regression: whether targets are numbers.
         warmup: see `OpenLearner`.
 
@@ -52,7 +54,9 @@ class RecordLearner:
     def __init__(
         self, settings: LearnerSettings, *, regression: bool = False, warmup: int = 64
     ) -> None:
-        self.open = OpenLearner(settings, regression=regression, warmup=warmup)
+        alone = regression or getattr(settings.learner, "members", 1) == 1
+        others = [] if alone else companions(settings)
+        self.open = OpenLearner(settings, regression=regression, warmup=warmup, others=others)
 
     # -- what it is ------------------------------------------------------------------------------
 
@@ -99,8 +103,8 @@ class RecordLearner:
         return Outputs(1).loss("auto") if self.open.regression else OpenClasses(()).loss("auto")
 
     @property
-    def tiers(self) -> Tiers:
-        """The budgets of the memories."""
+    def tiers(self) -> InTiers:
+        """Where the tuples of all networks are."""
         return self.open.tiers
 
     @property

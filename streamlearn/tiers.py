@@ -9,8 +9,8 @@ with. As the memory grows the subset only thins out; nothing ever comes back.
 
 import heapq
 import weakref
-from collections.abc import Generator, Iterator
-from typing import Any
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, NamedTuple, Protocol
 
 import torch
 
@@ -20,9 +20,42 @@ from streamlearn.paging import HOST_BUFFERS, Pager
 from streamlearn.slots import Source, Tier
 from streamlearn.uploads import DEVICE_BUFFERS
 
-__all__ = ["Account", "Tiers"]
+__all__ = ["Account", "InTiers", "Tiers", "Usage"]
 
 _GOLDEN = 0.6180339887498949
+
+
+class InTiers(Protocol):
+    """Where the bytes of tuples are."""
+
+    @property
+    def device_bytes(self) -> int:
+        """On the device; 0 on a CPU, where they are in host memory."""
+        ...
+
+    @property
+    def host_bytes(self) -> int:
+        """In host memory, buffers apart."""
+        ...
+
+    @property
+    def disk_bytes(self) -> int:
+        """Not in memory."""
+        ...
+
+
+class Usage(NamedTuple):
+    """The same at one moment, of several `Tiers` together."""
+
+    device_bytes: int
+    host_bytes: int
+    disk_bytes: int
+
+    @classmethod
+    def of(cls, tiers: Iterable[InTiers]) -> "Usage":
+        """The sums."""
+        parts = [(one.device_bytes, one.host_bytes, one.disk_bytes) for one in tiers]
+        return cls(*(sum(part) for part in zip(*parts, strict=True)))
 
 
 class Account:

@@ -3,20 +3,18 @@
 from collections.abc import Mapping
 from typing import Any
 
+from streamlearn.members import companions
 from streamlearn.records import View
 from streamlearn.sections import Settings
 from streamlearn.settings import LearnerSettings, settings_of
 
-__all__ = ["companions", "recipe"]
+__all__ = ["others", "recipe"]
 
 _CLASSES = {"gamma": 10.0, "lr_value": 0.6}
 """Of an RBF layer; chosen by prequential accuracy over several streams at once."""
 
 _NUMBERS = {"gamma": 5.0, "lr_value": 0.3}
 """The same where targets are numbers, by the mean absolute error."""
-
-_STEPS = {"kind": "rbf", "gamma": 1.0, "lr_value": 0.6}
-"""Of the second network, whose view of numbers is by thresholds."""
 
 Section = Mapping[str, Any] | str | None
 
@@ -65,24 +63,18 @@ def recipe(
     return settings_of(sections)
 
 
-def companions(
+def others(
     settings: LearnerSettings, layer: Section, *, regression: bool
 ) -> list[tuple[View, LearnerSettings]]:
     """The networks that learn beside the recipe's own.
 
-    Smooth and curved borders are the first one's, an RBF network over standardised features. Where
-    what counts are thresholds and sums of many features' effects, one with a wide kernel over
-    thermometer codes learns faster; their mixture follows whichever predicts better of late.
-
     Args:
         settings: of the first network.
-        layer: as it was given; a layer of one's own stays alone.
+        layer: as it was given; a layer of one's own stays alone, but for `learner.members`.
         regression: whether targets are numbers; the first network stays alone then.
     """
-    if layer is not None or regression:
-        return []
-    sections = settings.model_dump() | {"layer": _STEPS}
-    return [("thermometer", LearnerSettings.model_validate(sections))]
+    alone = layer is not None and getattr(settings.learner, "members", 1) == 1
+    return [] if alone or regression else companions(settings)
 
 
 def _section(given: Section) -> dict[str, Any]:

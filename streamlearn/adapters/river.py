@@ -10,7 +10,7 @@ from streamlearn.abstention import check_threshold
 from streamlearn.errors import FormatError
 from streamlearn.openworld import OpenLearner
 
-from .recipe import companions, recipe
+from .recipe import others, recipe
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +66,7 @@ class _Growing:
             settings,
             regression=self._regression,
             warmup=warmup,
-            others=companions(settings, layer, regression=self._regression),
+            others=others(settings, layer, regression=self._regression),
         )
 
     def learn_one(self, x: Mapping[Any, Any], y: Any) -> None:

@@ -1,7 +1,7 @@
 """A network trained by gradients: growing layers by `FunctionalSGD`, parameters by an optimizer."""
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 import torch
@@ -46,6 +46,10 @@ class NetworkModel:
         leave_out: answer to samples that come again without the tuples that are their own.
         readout: writes the layers of second order; None where there are none.
         again: what samples that come again count for in its sums.
+
+    Attributes:
+        before: called by `learn` once nothing can refuse any more, before anything is learnt; if it
+            raises, nothing is. For another model that learns the same batch.
     """
 
     def __init__(
@@ -76,6 +80,7 @@ class NetworkModel:
         self.leave_out = leave_out
         self.readout = readout
         self.again = again
+        self.before: Callable[[], object] | None = None
         self._boost = 1.0  # factor of growing layers' rates
         self._boosted = 0  # samples after which it is over
         self.places = Places() if update and growth is not None else None
@@ -150,17 +155,14 @@ class NetworkModel:
 
     def _move(self, again: int) -> Callable[[], object] | None:
         """What moves all but growing layers of first order, once nothing can refuse any more."""
-        optimizer, readout = self.optimizer, self.readout
-        if readout is None:
-            return None if optimizer is None else optimizer.step
-        prepared = readout.prepare(again=again, share=self.again)
-
-        def move() -> None:
-            if optimizer is not None:
-                optimizer.step()
-            readout.apply(prepared)
-
-        return move
+        moves: list[Callable[[], object] | None] = [self.before]
+        if self.optimizer is not None:
+            moves.append(self.optimizer.step)
+        readout = self.readout
+        if readout is not None:
+            prepared = readout.prepare(again=again, share=self.again)
+            moves.append(lambda: readout.apply(prepared))
+        return _in_turn([move for move in moves if move is not None])
 
     def _grow(
         self,
@@ -366,6 +368,11 @@ class _Written(NamedTuple):
     def drawn(self) -> int:
         """R, samples that come again."""
         return 0 if self.again is None else len(self.again.rows)
+
+
+def _in_turn(moves: Sequence[Callable[[], object]]) -> Callable[[], object] | None:
+    """All of them as one, None where there is none."""
+    return (lambda: [move() for move in moves]) if moves else None
 
 
 def _fits(own: dict[str, Tensor], saved: dict[str, Tensor], name: str) -> bool:

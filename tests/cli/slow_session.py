@@ -21,6 +21,7 @@ from streamlearn.events import (
     Event,
     Finished,
     LayerStatus,
+    Paused,
     Progress,
     Started,
     Stopped,
@@ -48,6 +49,7 @@ class Session:
     def __init__(self, settings: dict[str, str]) -> None:
         self._settings = settings
         self._reason: str | None = None
+        self._paused = False
         self._store = RunStore.create(
             Path("runs"), settings["name"], scenario={}, scenario_name="slow"
         )
@@ -72,6 +74,9 @@ class Session:
                 raise ZeroDivisionError("a fault of the program")
             layers = (LayerStatus("output", step, step * 100),)
             yield Progress(step, step, step, steps, 0, step * 0.01, 99.0, 0.5, 0.5, 0.6, layers)
+            while self._paused and self._reason is None:
+                time.sleep(0.01)
+                yield Paused(step, step)
             if self._reason is not None:
                 yield self._commit(step)
                 yield Stopped(step, step, self._reason, "")
@@ -87,6 +92,15 @@ class Session:
 
     def request_stop(self, reason: str) -> None:
         self._reason = reason
+
+    def pause(self, paused: bool) -> None:
+        self._paused = paused
+
+    def request_checkpoint(self) -> None:
+        Path("asked.txt").write_text("")
+
+    def facts(self) -> dict[str, object]:
+        return {}
 
     def __enter__(self) -> Self:
         return self

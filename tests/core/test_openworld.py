@@ -13,6 +13,8 @@ from streamlearn.build import build_model, build_tiers
 from streamlearn.errors import ConfigError, DataError, FormatError, NotFiniteError
 from streamlearn.hardware import resolve_hardware
 from streamlearn.learner import Learner
+from streamlearn.members import companions
+from streamlearn.memory import Memory
 from streamlearn.models import Model, NetworkModel
 from streamlearn.openworld import OpenLearner
 from streamlearn.records import RecordEncoder
@@ -256,6 +258,40 @@ def test_a_batch_that_cannot_be_learnt_leaves_no_trace(
     learn(learner, known[count:])
     learn(twin, known[count:])
     assert learner.to_bytes() == twin.to_bytes()
+
+
+def test_a_batch_that_one_network_refuses_is_learnt_by_none(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    whole = settings(network={"hidden": 0})
+    learner, twin = (OpenLearner(whole, warmup=8, others=companions(whole)) for _ in range(2))
+    for one in (learner, twin):
+        learn(one, samples(20))
+    checked = Memory.check
+
+    def refuse(memory: Memory, *given: Any) -> Any:
+        if memory is list(learner.memories().values())[-1]:
+            raise NotFiniteError("a test's own refusal")
+        return checked(memory, *given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Memory, "check", refuse)
+        with pytest.raises(NotFiniteError, match="own refusal"):
+            learner.learn([{"f0": 3.0}], ["a"])
+    twin.encoder.track([twin.encoder.read({"f0": 3.0}, add=True)])
+    assert [len(memory) for memory in learner.memories().values()] == [20, 20]
+    assert learner.to_bytes() == twin.to_bytes()
+    for one in (learner, twin):
+        learn(one, samples(5, seed=2))
+    assert learner.to_bytes() == twin.to_bytes()
+
+
+def test_two_networks_share_a_budget_and_are_counted_together() -> None:
+    whole = settings(network={"hidden": 0}, memory={"host_budget": 100_000_001})
+    learner = OpenLearner(whole, warmup=8, others=companions(whole))
+    learn(learner, samples(20))
+    assert [member.tiers.host_budget for member in learner._members] == [50_000_000] * 2
+    assert learner.tiers.host_bytes == sum(m.nbytes for m in learner.memories().values())
 
 
 # -- regression --------------------------------------------------------------------------------

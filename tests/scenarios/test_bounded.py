@@ -3,18 +3,19 @@
 import json
 import random
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from streamlearn.cli.main import main
 from streamlearn.errors import RunStateError
-from streamlearn.events import CheckpointSaved, Finished, Progress, Stopped
+from streamlearn.events import CheckpointSaved, Progress, Stopped
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader, RunStore
 from streamlearn.storage.verify import verify
+from tests.scenarios import running
+from tests.scenarios.running import columns, finish
 
 ROWS = 600
 GENERATOR = "RandomRBFDrift(n_classes=3, n_features=4, change_speed=0.01, n_drift_centroids=9)"
@@ -39,38 +40,12 @@ STREAM = [
 
 def words(runs: Path, name: str, *more: str) -> list[str]:
     fixed = ["checkpoint.every_steps=9", "learner.dtype=float32", "seed=3", f"memory.rows={ROWS}"]
-    return [*fixed, *more, f"run.dir={runs}", f"run.name={name}"]
-
-
-def columns(run: Path) -> dict[str, Any]:
-    reader = RunReader(run)
-    manifest = reader.manifest()
-    assert manifest is not None
-    return {
-        f"{name}/{column}": rows
-        for name, entry in manifest.layers.items()
-        for column, rows in reader.columns(name, 0, entry.rows).items()
-    }
-
-
-def finish(session: Session) -> Finished:
-    with session:
-        events = list(session.events())
-    assert isinstance(events[-1], Finished)
-    return events[-1]
+    return running.words(runs, name, *fixed, *more)
 
 
 def assert_same_end(one: Path, other: Path) -> None:
-    first, second = columns(one), columns(other)
-    assert first.keys() == second.keys()
-    for name, rows in first.items():
-        assert len(rows) == ROWS
-        np.testing.assert_array_equal(rows, second[name], name)
-    found = [RunReader(run).manifest() for run in (one, other)]
-    summaries = [dict(manifest.summary) for manifest in found if manifest is not None]
-    for summary in summaries:
-        del summary["seconds"]
-    assert summaries[0] == summaries[1]
+    running.assert_same_end(one, other)
+    assert {len(rows) for rows in columns(one).values()} == {ROWS}
 
 
 @pytest.mark.parametrize("kind", [DIGITS, STREAM], ids=["digits", "stream"])

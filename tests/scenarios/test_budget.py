@@ -1,7 +1,6 @@
 """A run whose memory has no room in RAM ends with the same bits as one that has all of it there."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -10,8 +9,8 @@ from streamlearn.errors import ConfigError
 from streamlearn.events import Finished, Progress
 from streamlearn.scenarios.session import Session, evaluate
 from streamlearn.scenarios.words import resolve
-from streamlearn.storage import RunReader
 from streamlearn.storage.verify import verify
+from tests.scenarios.running import columns
 
 # Budgets are in bytes, and processors with fast bfloat16 would choose that.
 WORDS = [
@@ -33,17 +32,6 @@ def finish(session: Session) -> tuple[Finished, int]:
                 away = max(away, session._loop.learner.tiers.disk_bytes)
     assert isinstance(event, Finished)
     return event, away
-
-
-def columns(run: Path) -> dict[str, Any]:
-    reader = RunReader(run)
-    manifest = reader.manifest()
-    assert manifest is not None
-    return {
-        f"{name}/{column}": rows
-        for name, entry in manifest.layers.items()
-        for column, rows in reader.columns(name, 0, entry.rows).items()
-    }
 
 
 @pytest.mark.parametrize("layer", ["softmax", "rbf"])

@@ -15,7 +15,7 @@ from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader
 from streamlearn.streams import InDomains
 
-from .test_budget import columns
+from .running import columns
 from .test_split import drive
 
 COMMON = ["encoder.fit=64", "learner.dtype=float32", "memory.block_rows=512",

@@ -18,6 +18,8 @@ from streamlearn.scenarios.entrants import entrants
 from streamlearn.scenarios.grid import grid_of
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import resolve
+from tests.scenarios import running
+from tests.scenarios.running import finish
 
 ROWS = 420
 
@@ -38,16 +40,9 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(path: Path, folder: Path, name: str = "run", *more: str) -> list[str]:
-    return ["data=jsonl", f"data.path={path}", "data.target=y", f"run.dir={folder / 'runs'}",
-            f"run.name={name}", "checkpoint.every_steps=5", "learner.batch=16",
-            f"stream.predictions={folder / name}.jsonl", *more]  # fmt: skip
-
-
-def finish(session: Session) -> Finished:
-    with session:
-        *_, event = session.events()
-    assert isinstance(event, Finished)
-    return event
+    fixed = ["data=jsonl", f"data.path={path}", "data.target=y", "checkpoint.every_steps=5",
+             "learner.batch=16", f"stream.predictions={folder / name}.jsonl"]  # fmt: skip
+    return running.words(folder / "runs", name, *fixed, *more)
 
 
 def read(path: Path) -> list[dict[str, Any]]:

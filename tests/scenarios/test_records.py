@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from streamlearn.errors import ConfigError
@@ -20,6 +19,7 @@ from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader
 from streamlearn.storage.verify import verify
+from tests.scenarios import running
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 ROWS = 900
@@ -59,47 +59,19 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def words(path: Path, runs: Path, name: str = "run", *more: str) -> list[str]:
-    return [
-        "data=jsonl",
-        f"data.path={path}",
-        "data.target=label",
-        "checkpoint.every_steps=7",
-        "learner.dtype=float32",
-        "seed=3",
-        f"run.dir={runs}",
-        f"run.name={name}",
-        *more,
-    ]
-
-
-def columns(run: Path) -> dict[str, Any]:
-    reader = RunReader(run)
-    manifest = reader.manifest()
-    assert manifest is not None
-    return {
-        f"{name}/{column}": rows
-        for name, entry in manifest.layers.items()
-        for column, rows in reader.columns(name, 0, entry.rows).items()
-    }
+    fixed = ["data=jsonl", f"data.path={path}", "data.target=label", "checkpoint.every_steps=7",
+             "learner.dtype=float32", "seed=3"]  # fmt: skip
+    return running.words(runs, name, *fixed, *more)
 
 
 def end(session: Session) -> tuple[Finished, list[Skipped]]:
-    with session:
-        events = list(session.events())
-    assert isinstance(events[-1], Finished)
-    return events[-1], [event for event in events if isinstance(event, Skipped)]
+    *events, last = running.all_events(session)
+    assert isinstance(last, Finished)
+    return last, [event for event in events if isinstance(event, Skipped)]
 
 
 def assert_same_end(one: Path, other: Path) -> None:
-    first, second = columns(one), columns(other)
-    assert first.keys() == second.keys()
-    for name, rows in first.items():
-        np.testing.assert_array_equal(rows, second[name], name)
-    found = [RunReader(run).manifest() for run in (one, other)]
-    summaries = [dict(manifest.summary) for manifest in found if manifest is not None]
-    for summary in summaries:
-        del summary["seconds"]
-    assert summaries[0] == summaries[1]
+    running.assert_same_end(one, other)
     assert quarantined(one) == quarantined(other)
 
 
@@ -150,6 +122,22 @@ def test_a_run_that_is_stopped_anywhere_ends_with_the_same_bits(
     else:
         end(session)
     assert_same_end(tmp_path / "run", whole)
+
+
+def test_two_networks_are_resumed_to_the_same_bits_also_in_the_warm_up(
+    path: Path, tmp_path: Path
+) -> None:
+    both = ("data.limit=400", "learner.members=2", "learner.batch=16")
+    finished, _ = end(Session.start(resolve(words(path, tmp_path, "one", *both))))
+    assert {layer.name for layer in finished.layers} >= {"output", "2-output"}
+    for step in (2, 11):
+        session = Session.start(resolve(words(path, tmp_path, f"two{step}", *both)))
+        with session:
+            for event in session.events():
+                if isinstance(event, Progress) and event.step == step:
+                    session.request_stop("SIGTERM")
+        end(Session.resume(tmp_path / f"two{step}"))
+        assert_same_end(tmp_path / "one", tmp_path / f"two{step}")
 
 
 def test_a_killed_run_on_a_file_loses_nothing_and_learns_nothing_twice(

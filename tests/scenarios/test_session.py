@@ -105,8 +105,9 @@ def test_at_every_commit_plain_zarr_reads_the_memory_and_no_row_too_many(tmp_pat
         for event in session.events():
             if not isinstance(event, (CheckpointSaved, Progress)):
                 continue
-            if session._pending is not None and session._loop.step % 2:
-                session._pending.wait()  # or a slow disk would leave little to look at
+            pending = session._checkpoints._pending
+            if pending is not None and session._loop.step % 2:
+                pending.wait()  # or a slow disk would leave little to look at
             before = RunReader(session.path).manifest()
             assert before is not None
             group = zarr.open_group(session.path / "memory.zarr", mode="r")

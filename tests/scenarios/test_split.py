@@ -15,7 +15,7 @@ from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader
 from streamlearn.storage.verify import verify
 
-from .test_budget import columns
+from .running import columns
 
 WORDS = [
     "data.order=classes", "data.experiences=5", "network.hidden=1", "learner.rehearsal=48",
