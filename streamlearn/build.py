@@ -31,7 +31,7 @@ from streamlearn.layers import (
     WeightedSoftmax,
 )
 from streamlearn.losses import LOSSES, Loss
-from streamlearn.memory import Column, Memory, accumulation_dtype
+from streamlearn.memory import SAMPLE_NOTE, Column, Memory, accumulation_dtype
 from streamlearn.models import (
     DiscriminantModel,
     FeatureMap,
@@ -171,6 +171,8 @@ def build_network(
     tiers: Tiers | None = None,
     shape: tuple[int, ...] | None = None,
     notes: Mapping[str, Column] | None = None,
+    *,
+    identified: bool = True,
 ) -> ResNetMLP | VisionTransformer:
     """The network over codes of this width; seeded starting rows and parameters.
 
@@ -182,6 +184,7 @@ def build_network(
         tiers: the budgets of its memories; those of the settings if None.
         shape: of a sample, which a vision transformer wants to know.
         notes: columns that the first layer's memory has beside its tuples.
+        identified: whether every tuple says which sample it is of.
 
     Raises:
         ConfigError: a budget does not leave room for what must be in memory, or samples that are
@@ -197,9 +200,10 @@ def build_network(
     if isinstance(network, ViTSettings):
         patches_of(shape or (), width, network.patch)
         width, inner = network.width, network.inner
-    first = dict(notes or {})
+    every = dict(SAMPLE_NOTE) if identified else {}
+    first = {**(notes or {}), **every}
     hidden: list[nn.Module] = [
-        make(width, width, {} if index else first)
+        make(width, width, every if index else first)
         if grows
         else DenseBlock(
             width,
@@ -211,7 +215,7 @@ def build_network(
         for index, grows in enumerate(hidden_grows)
     ]
     output = (
-        make(width, classes, {} if hidden else first)
+        make(width, classes, every if hidden else first)
         if output_grows
         else linear(width, classes, generator, zero=True, dtype=wide)
     )
@@ -322,14 +326,28 @@ def build_model(
     hardware: Hardware,
     tiers: Tiers,
     shape: tuple[int, ...] | None = None,
+    *,
+    identified: bool = True,
 ) -> Model:
     """The model that `learner` names, over codes of this width, nothing learnt yet.
+
+    Args:
+        settings: of the whole learner.
+        width: of codes.
+        task: what targets are.
+        hardware: where it lives.
+        tiers: the budgets of its memories.
+        shape: of a sample, which a vision transformer wants to know.
+        identified: whether every tuple of a growing layer says which sample it is of; runs that
+            began before there was such a column go on without it.
 
     Raises:
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
     loss = task.loss(settings.learner.loss)
-    model = _unscaled_model(settings, width, task.width, loss, hardware, tiers, shape)
+    model = _unscaled_model(
+        settings, width, task.width, loss, hardware, tiers, shape, identified=identified
+    )
     if isinstance(task, Outputs) and settings.learner.scale_targets is not False:
         return ScaledModel(model, task.width, loss)
     return model
@@ -343,6 +361,8 @@ def _unscaled_model(
     hardware: Hardware,
     tiers: Tiers,
     shape: tuple[int, ...] | None,
+    *,
+    identified: bool,
 ) -> Model:
     """A model of targets as they are."""
     chosen = settings.learner
@@ -352,7 +372,9 @@ def _unscaled_model(
         kept = isinstance(chosen, ParametricSettings) and chosen.reservoir is not None
         rehearses = bool(chosen.rehearsal) and not kept
         notes = notes_for(outputs, wide, chosen.rehearse) if rehearses else {}
-        network = build_network(settings, width, classes, hardware, tiers, shape, notes)
+        network = build_network(
+            settings, width, classes, hardware, tiers, shape, notes, identified=identified
+        )
         growth = build_growth(settings, network)
         options: dict[str, Any] = {
             "growth": growth,

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError, ShapeError
 from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
-from streamlearn.memory import PRIOR, Column, Memory, Tuples
+from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Column, Memory, Tuples
 from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
 from streamlearn.rules import (
     clipped_write,
@@ -25,6 +25,7 @@ from streamlearn.rules import (
     gauge_write,
     kernel_write,
     unweighted_write,
+    written_by_gauge,
 )
 from streamlearn.tiers import Tiers
 
@@ -101,7 +102,8 @@ class GrowingLayer(nn.Module, ABC):
         flat = query.reshape(-1, self.in_features)  # (B, D)
         trace = None
         if self.training and torch.is_grad_enabled():
-            trace = Trace(flat.detach(), flat.detach())
+            each = len(flat) // max(len(query), 1) if query.ndim > 1 else 1
+            trace = Trace(flat.detach(), flat.detach(), each=each)
             self.traces.append(trace)
         output = retrieve(
             flat,
@@ -140,6 +142,25 @@ class GrowingLayer(nn.Module, ABC):
             for trace in self.traces
             if trace.gradient is not None
         ]
+
+    def written(self, trace: Trace) -> Tensor | None:
+        """Which rows of a trace's queries `write` makes a tuple of, (n,) int64; None: of each."""
+        return None
+
+    def origins(self) -> list[Tensor | None]:
+        """For each of `pending`: which sample of its batch every tuple is of, (n,) int64.
+
+        None stands for one tuple a sample, in the order of the batch.
+        """
+        return [self._origin(trace) for trace in self.traces if trace.gradient is not None]
+
+    def _origin(self, trace: Trace) -> Tensor | None:
+        rows = self.written(trace)
+        if trace.each == 1:
+            return rows
+        if rows is None:
+            rows = torch.arange(len(trace.query), device=trace.query.device)
+        return rows // trace.each
 
     def get_extra_state(self) -> dict[str, Any]:
         """The stored tuples and the clock, so that `state_dict` of any network is complete."""
@@ -226,7 +247,9 @@ class _Softmax(GrowingLayer, ABC):
         weight = torch.full((start_rows,), each)
         scaled = value / start_rows if self.start_weight is None else value * each
         tuples = Tuples(key.to(device), weight.to(device), scaled.to(device))
-        self.memory.append(tuples, born=PRIOR)
+        unknown = {SAMPLE: torch.full((start_rows,), UNKNOWN)}
+        own = unknown if self.memory.identified else None
+        self.memory.append(tuples, born=PRIOR, notes=own)
 
 
 class WeightedSoftmax(_Softmax):
@@ -325,6 +348,10 @@ class GaugeSoftmax(_Softmax):
         return gauge_write(
             query, output, gradient, lr_value=lr_value, lr_weight=lr_weight, alpha=self.alpha
         )
+
+    def written(self, trace: Trace) -> Tensor | None:
+        """Those whose gradient is not zero."""
+        return written_by_gauge(_complete(trace)[2]).nonzero()[:, 0]
 
 
 class RBFLayer(GrowingLayer):

@@ -329,10 +329,16 @@ class Learner:
             return self.loss.blank(len(features), self.task.width)
         return self._cold.predict(features)
 
-    def _build(self, width: int) -> Model:
+    def _build(self, width: int, *, identified: bool = True) -> Model:
         self.tiers = build_tiers(self.settings, self.hardware)
         return build_model(
-            self.settings, width, self.task, self.hardware, self.tiers, self.input_shape
+            self.settings,
+            width,
+            self.task,
+            self.hardware,
+            self.tiers,
+            self.input_shape,
+            identified=identified,
         )
 
     def _learn(self, model: Model, codes: Tensor, targets: Tensor, index: Tensor | None) -> Scores:
@@ -384,6 +390,7 @@ class Learner:
         if self.model is not None:
             state["encoder"] = self.encoder.state_dict()
             state["model"] = self.model.state_dict()
+            state["identified"] = all(memory.identified for memory in self.memories().values())
         else:
             state["held"] = [list(part) for part in self._held]
             state["cold"] = None if self._cold is None else self._cold.state_dict()
@@ -420,7 +427,9 @@ class Learner:
             return
         self.encoder.load_state_dict(state["encoder"])
         self.encoder.to(self.hardware.device)
-        self.model = self._build(int(state["width"]))
+        # What began before there was such a column goes on without it.
+        identified = bool(state.get("identified", False))
+        self.model = self._build(int(state["width"]), identified=identified)
         self.model.load_state_dict(state["model"])
         self._held, self._cold = [], None
 

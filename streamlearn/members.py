@@ -59,6 +59,7 @@ class Member:
         self._widths = (0, 0)  # of codes and of outputs
         self._loss: Loss | None = None
         self._masked = 0  # classes that the model's loss knows
+        self._identified = True
 
     # -- widths ----------------------------------------------------------------------------------
 
@@ -80,7 +81,13 @@ class Member:
         """Make a network of these widths that goes on where the present one is."""
         tiers = build_tiers(self.settings, self.hardware)
         task = self._task(widths[1])
-        model = build_model(self.settings, widths[0], task, self.hardware, tiers)
+        if self.model is None:
+            identified = self._identified
+        else:  # a wider network takes over the columns that there are
+            identified = all(memory.identified for memory in self.model.memories().values())
+        model = build_model(
+            self.settings, widths[0], task, self.hardware, tiers, identified=identified
+        )
         if self.model is not None:
             widen_model(model, self.model)
         self.model, self._widths, self.tiers = model, widths, tiers
@@ -114,10 +121,11 @@ class Member:
         answers: NDArray[np.float64] = self.model.answer(codes).to(torch.float64).numpy()
         return answers
 
-    def learn(self, codes: Tensor, targets: Tensor) -> NDArray[np.float64]:
-        """Learn a batch; what was answered to it before."""
+    def learn(self, codes: Tensor, targets: Tensor, samples: Tensor) -> NDArray[np.float64]:
+        """Learn a batch, of samples (B,) int64; what was answered to it before."""
         assert self.model is not None
-        answers: NDArray[np.float64] = self.model.learn(codes, targets).answers.double().numpy()
+        scores = self.model.learn(codes, targets, samples)
+        answers: NDArray[np.float64] = scores.answers.double().numpy()
         return answers
 
     def network(self) -> NetworkModel | None:
@@ -149,6 +157,7 @@ class Member:
         """Widths and network, without the tuples."""
         return {
             "widths": list(self._widths),
+            "identified": all(memory.identified for memory in self.memories().values()),
             "model": None if self.model is None else self.model.state_dict(),
         }
 
@@ -156,7 +165,9 @@ class Member:
         """Restore that; the memories want their tuples afterwards."""
         if state["model"] is None:
             return
+        self._identified = bool(state.get("identified", False))
         self.build((int(state["widths"][0]), int(state["widths"][1])))
+        self._identified = True  # for a network that is begun anew
         self.mask(labels)
         assert self.model is not None
         self.model.load_state_dict(state["model"])

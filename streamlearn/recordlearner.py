@@ -147,7 +147,9 @@ class RecordLearner:
             StreamlearnError: a row that cannot be learnt; none was.
         """
         rows = self.labelled(rows)
-        answers = self._tensor(self.open.test_then_train(rows.features, rows.targets))
+        answers = self._tensor(
+            self.open.test_then_train(rows.features, rows.targets, index=rows.index)
+        )
         targets = self.numbered(rows.targets)
         return Taken(answers, targets, self.losses(answers, targets))
 

@@ -49,12 +49,14 @@ class Trace:
 
     query: (B, D). output: s (B, C). gradient: g = ∂L/∂s (B, C), set by the backward pass.
     denominator: (B, 1) that s was divided by, where the kernel is normalised.
+    each: rows that each sample of the batch has, one after the other: its tokens.
     """
 
     query: Tensor
     output: Tensor
     gradient: Tensor | None = None
     denominator: Tensor | None = None
+    each: int = 1
 
 
 @dataclass(frozen=True, slots=True)

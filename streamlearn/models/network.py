@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import Loss, log_shares
-from streamlearn.memory import Memory
+from streamlearn.memory import SAMPLE, UNKNOWN, Memory
 from streamlearn.optim import FunctionalSGD
 from streamlearn.optimizers import load_state_tree, state_tree
 from streamlearn.state import StateTree
@@ -110,7 +110,7 @@ class NetworkModel:
             output = self.network(self._cast(codes))
         targets = targets.to(output.device)
         losses = self.loss.per_sample(output, targets)  # (B + R,)
-        if written is not None and written.notes is not None:
+        if written is not None and written.again is not None:
             written.notes["loss"] = losses.detach().clamp(max=_LARGEST)
         learnt = losses
         if self.adjust:
@@ -123,7 +123,7 @@ class NetworkModel:
         # Either may refuse, and then neither has moved anything.
         move = None if self.optimizer is None else self.optimizer.step
         if self.growth is not None:
-            self._grow(self.growth, written, index, move)
+            self._grow(self.growth, written, self._samples(count, index), index, move)
         elif move is not None:
             move()
         if self.reservoir is not None and replayed is not None:
@@ -141,26 +141,36 @@ class NetworkModel:
         self,
         growth: FunctionalSGD,
         written: "_Written | None",
+        samples: Tensor,
         index: Tensor | None,
         move: Callable[[], object] | None,
     ) -> None:
         factor = self._boost if self.samples < self._boosted else 1.0
         if written is None:
-            growth.step(before=move, factor=factor)
+            growth.step(notes={SAMPLE: samples}, before=move, factor=factor)
             return
+        # What comes again has rows that say already which sample they are of.
+        unknown = torch.full((written.drawn,), UNKNOWN)
+        notes = {**written.notes, SAMPLE: torch.cat([samples, unknown])}
         growth.step(
             places=written.places,
             stored=written.stored,
-            notes=written.notes,
-            renewed=() if written.notes is None else ("loss",),
+            notes=notes,
+            renewed=() if written.again is None else ("loss",),
             before=move,
             factor=factor,
         )
-        if self.rehearsal is not None and written.notes is not None:
+        if self.rehearsal is not None and written.again is not None:
             self.rehearsal.saw(written.places, written.notes["loss"])
         if self.places is not None:
             new = written.places[: len(written.places) - written.drawn]
             self.places.keep(new, index)
+
+    def _samples(self, count: int, index: Tensor | None) -> Tensor:
+        """Which samples a batch is of, (B,) int64; counted from the first that was learnt."""
+        if index is None:
+            return self.samples + torch.arange(count)
+        return index.detach().to("cpu", torch.int64)
 
     def boost(self, factor: float, samples: int) -> None:
         """Multiply the rates of growing layers for the next so many samples; not over and over."""
@@ -193,7 +203,7 @@ class NetworkModel:
         if self.places is not None:
             stored, places = self.places.stored, self.places.of(len(codes), index)
         if rehearsal is None:
-            return _Written(stored, places)
+            return _Written(stored, places, {})
         if self.places is None:
             stored = rehearsal.stored
             places = stored + torch.arange(len(codes))
@@ -319,7 +329,7 @@ class _Written(NamedTuple):
 
     stored: int
     places: Tensor
-    notes: dict[str, Tensor] | None = None
+    notes: dict[str, Tensor]
     again: Rehearsed | None = None
 
     @property
