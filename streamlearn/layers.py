@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError, ShapeError
+from streamlearn.influence import Influence, influences
 from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
 from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Column, Memory, Tuples
 from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
@@ -161,6 +162,17 @@ class GrowingLayer(nn.Module, ABC):
         if rows is None:
             rows = torch.arange(len(trace.query), device=trace.query.device)
         return rows // trace.each
+
+    def influences(self, query: Tensor) -> Iterator[Influence]:
+        """What each stored tuple has in the answers to queries (B, D), part by part.
+
+        `share · value` of all of them, and `beside`, sum to the output.
+        """
+        return influences(self.memory, self.kernel, self.forgetting, query)
+
+    def beside(self, query: Tensor) -> Tensor | None:
+        """What the answers to queries (B, D) have that no tuple makes, (B, C) float64."""
+        return None
 
     def get_extra_state(self) -> dict[str, Any]:
         """The stored tuples and the clock, so that `state_dict` of any network is complete."""
@@ -404,8 +416,19 @@ class DualLinear(GrowingLayer):
         output = super().forward(query)
         if self.weight is None:
             return output
-        kept = (1.0 - self.forgetting.decay) ** self.forgetting.step
-        return output + kept * (query.to(self.weight.dtype) @ self.weight.T).to(output.dtype)
+        first = query.to(self.weight.dtype) @ self.weight.T
+        return output + self._kept * first.to(output.dtype)
+
+    @property
+    def _kept(self) -> float:
+        """How much W₀ counts by now."""
+        return (1.0 - self.forgetting.decay) ** self.forgetting.step
+
+    def beside(self, query: Tensor) -> Tensor | None:
+        """W₀q, as far as it has not decayed."""
+        if self.weight is None:
+            return None
+        return self._kept * (query.detach().double() @ self.weight.double().T)
 
     def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
         """See `rules.kernel_write`; there are no weights, `lr_weight` is not used."""

@@ -16,7 +16,7 @@ from streamlearn.encoders.base import as_float
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError, ShapeError
 from streamlearn.hardware import DeviceName, resolve_hardware
 from streamlearn.memory import Memory
-from streamlearn.models import Model, NetworkModel, ScaledModel, Scores, Taken
+from streamlearn.models import Model, NetworkModel, ScaledModel, Scores, Seen, Taken
 from streamlearn.saving import read_learner, write_learner
 from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree
@@ -117,6 +117,15 @@ class Learner:
             codes = self.encode(features[start : start + _PREDICT_ROWS])
             parts.append(self.model.answer(codes))
         return torch.cat(parts) if parts else self.loss.blank(0, self.task.width)
+
+    def see(self, features: Tensor) -> Seen | None:
+        """What the network makes of samples (B, …), layer by layer; None without one.
+
+        See `attribution` for which stored tuples made that.
+        """
+        if not isinstance(self.model, (NetworkModel, ScaledModel)):
+            return None
+        return self.model.see(self.encode(self._checked(features)))
 
     def predict_proba(self, features: Tensor) -> Tensor:
         """Class probabilities (B, classes), float32 on the CPU.

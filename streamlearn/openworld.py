@@ -24,7 +24,7 @@ from streamlearn.hardware import resolve_hardware
 from streamlearn.kinds import GrowingSettings
 from streamlearn.members import Member, Mixture
 from streamlearn.memory import UNKNOWN, Memory
-from streamlearn.models import NetworkModel
+from streamlearn.models import NetworkModel, ScaledModel, Seen
 from streamlearn.records import Record, RecordEncoder, View, plain
 from streamlearn.saving import take_tuples, tuples_of
 from streamlearn.settings import LearnerSettings
@@ -147,6 +147,14 @@ class OpenLearner:
         answers = answers[:, : len(self.labels)]
         whole: NDArray[np.float64] = answers / answers.sum(-1, keepdims=True)
         return whole
+
+    def see(self, records: Sequence[Record]) -> Seen | None:
+        """What the first network makes of samples, layer by layer; None before learning."""
+        member = self._members[0]
+        if not isinstance(member.model, (NetworkModel, ScaledModel)):
+            return None
+        rows = [self.encoder.read(record, add=False) for record in records]
+        return member.model.see(member.codes(self.encoder, rows))
 
     def predict(self, records: Sequence[Record]) -> list[Any]:
         """The most probable label of each, None before anything was learnt; or values."""

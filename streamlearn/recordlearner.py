@@ -15,7 +15,7 @@ from torch import Tensor
 from streamlearn.hardware import Hardware
 from streamlearn.losses import Loss
 from streamlearn.memory import Memory
-from streamlearn.models import Taken
+from streamlearn.models import Seen, Taken
 from streamlearn.openworld import OpenLearner
 from streamlearn.records import Record, RecordEncoder
 from streamlearn.saving import take_tuples, tuples_of
@@ -118,6 +118,10 @@ class RecordLearner:
     def answer(self, features: Sequence[Record]) -> Tensor:
         """Class probabilities (B, classes so far), or values (B, 1)."""
         return self._tensor(self.open.answer(features))
+
+    def see(self, features: Sequence[Record]) -> Seen | None:
+        """What the network makes of records, layer by layer; None before learning."""
+        return self.open.see(features)
 
     def labelled(self, rows: RecordRows) -> RecordRows:
         """The rows that have a label."""

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from streamlearn.attribution import queries
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import Loss, log_shares
@@ -21,7 +22,7 @@ from .rehearsal import Rehearsal, Rehearsed, root_mean_square
 from .reservoir import Reservoir
 from .schedule import Schedule
 
-__all__ = ["NetworkModel"]
+__all__ = ["NetworkModel", "Seen"]
 
 _LARGEST = 1e30
 """Of a loss that is kept, so that a sum of them is finite."""
@@ -83,6 +84,11 @@ class NetworkModel:
         """The answers (B, C)."""
         self.network.eval()
         return self.loss.answers(self.network(self._cast(codes))).to("cpu", self.loss.dtype)
+
+    def see(self, codes: Tensor) -> "Seen":
+        """What it makes of codes (B, D), layer by layer."""
+        self.network.eval()
+        return Seen(self, *queries(self.network, self._cast(codes)))
 
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score and learn a batch in one forward pass.
@@ -322,6 +328,21 @@ class NetworkModel:
             self.rehearsal.forget()
         if self.reservoir is not None:
             self.reservoir.load_state_dict(state["reservoir"])
+
+
+class Seen(NamedTuple):
+    """What a network makes of samples.
+
+    network: the model. output: (B, C), before any softmax. queries: of each layer whose output is a
+    sum over stored rows, by its name, (B·each, D). mean, deviation: what numbers that are learnt
+    were standardised by, (C,) float64; None where they are not.
+    """
+
+    network: NetworkModel
+    output: Tensor
+    queries: dict[str, Tensor]
+    mean: Tensor | None = None
+    deviation: Tensor | None = None
 
 
 class _Written(NamedTuple):
