@@ -185,9 +185,7 @@ def restored(
     return reader, scenario, learner, state
 
 
-def explain(
-    path: RunPath, asked: Asked, words: Sequence[str] = (), *, top: int = 8
-) -> Explanation:
+def explain(path: RunPath, asked: Asked, words: Sequence[str] = (), *, top: int = 8) -> Explanation:
     """What made a run's answer to a sample; nothing is written.
 
     Args:
@@ -249,7 +247,11 @@ class _Explainer:
             name: module for name, module in network.named_modules() if name in seen.queries
         }
         self._output = next(
-            (name for name, layer in self._layers.items() if layer is getattr(network, "output", 0)),
+            (
+                name
+                for name, layer in self._layers.items()
+                if layer is getattr(network, "output", 0)
+            ),
             None,
         )
         self._names = list(learner.classes)
