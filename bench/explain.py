@@ -1,6 +1,6 @@
 """What attention is worth: label purity layer by layer, and accuracy with the top K tuples alone.
 
-    python -m bench.explain [data.root=FOLDER] [data.limit=N] [key=value …] [--samples N] [--run RUN]
+    python -m bench.explain [data.root=FOLDER] [key=value …] [--samples N] [--run RUN]
 
 Learns `cifar10-onepass` (or takes a run that there is, with `--run`), and asks it about samples of
 the held-out test. Purity is the share of the 50 most attended samples of a layer whose label is the
@@ -136,8 +136,8 @@ def main() -> None:
     console.print(table)
     verdict = "within" if facts["off"] <= TOLERANCE else "NOT within"
     console.print(
-        f"contributions sum to the logits of all {given.samples} samples {verdict} {TOLERANCE:.0e}: "
-        f"off by {facts['off']:.1e} at most; {facts['seconds']:.0f} s"
+        f"contributions sum to the logits of all {given.samples} samples {verdict} "
+        f"{TOLERANCE:.0e}: off by {facts['off']:.1e} at most; {facts['seconds']:.0f} s"
     )
 
 

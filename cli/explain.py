@@ -157,8 +157,8 @@ def _lines(told: "Explanation") -> "list[str | Text | _Strip]":
 
 def _answer_lines(told: "Explanation") -> list[str]:
     if not told.purity_of:
-        rows = [(_name(name), number(value)) for name, value in told.answers.items()]
-        return _table(("output", "value"), rows[:_CLASSES])
+        values = [(_name(name), number(value)) for name, value in told.answers.items()]
+        return _table(("output", "value"), values[:_CLASSES])
     ordered = sorted(told.answers, key=lambda name: -told.answers[name])
     rows = [
         (_name(name), percent(told.answers[name]), number(told.outputs.get(name)))
@@ -193,9 +193,8 @@ def _layer_lines(layer: "LayerView", told: "Explanation") -> "list[str | _Strip]
         f"{count(round(layer.effective))} of them alike"
     ]
     if layer.purity is not None:
-        lines.append(
-            f"  label purity  {percent(layer.purity, 0)} of the first 50 are {_name(told.purity_of)}"
-        )
+        share = percent(layer.purity, 0)
+        lines.append(f"  label purity  {share} of the first 50 are {_name(told.purity_of)}")
     lines += _witness_lines(layer.attended, "attention", lambda value: percent(value, 3))
     lines += _pictures(told, layer.attended, lambda value: percent(value, 2))
     if layer.by_class:

@@ -121,7 +121,8 @@ def _layer(told: "Explanation", layer: "LayerView") -> str:
 
 def _shares(title: str, shares: Mapping[str, float]) -> str:
     rows = "".join(
-        f'<tr><td>{_text(name)}</td><td class="n">{percent(value, 1)}</td><td>{_bar(value)}</td></tr>'
+        f'<tr><td>{_text(name)}</td><td class="n">{percent(value, 1)}</td>'
+        f"<td>{_bar(value)}</td></tr>"
         for name, value in shares.items()
     )
     return f'<table><tr><th colspan="3">{title}</th></tr>{rows}</table>'

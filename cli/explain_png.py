@@ -35,7 +35,9 @@ def write_png(path: Path, told: "Explanation") -> None:
     FigureCanvasAgg(figure)
     label = "" if told.truth is None else f", label {told.truth}"
     figure.suptitle(_plain(f"{told.asked}: {told.prediction}{label}"))
-    upper, lower = figure.subfigures(2, 1, height_ratios=[1.7 * len(rows), 3.0])
+    upper, lower = figure.subfigures(  # type: ignore[misc]
+        2, 1, height_ratios=[1.7 * len(rows), 3.0]
+    )
     grid = upper.subplots(len(rows), _MOST + 1, squeeze=False)
     for cells, (title, witnesses, signed) in zip(grid, rows, strict=True):
         for axes in cells:

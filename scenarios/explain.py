@@ -345,7 +345,7 @@ class _Explainer:
             self._note(f"pictures of stored samples cannot be read: {error}")
             return {}
 
-    # -- what layers say -----------------------------------------------------------------------------
+    # -- what layers say ---------------------------------------------------------------------------
 
     def _attributed(self, name: str, cases: list[int]) -> Attribution:
         layer: Attributable = self._layers[name]

@@ -229,7 +229,7 @@ def queries(network: nn.Module, codes: Tensor) -> tuple[Tensor, dict[str, Tensor
         return keep
 
     hooks = [
-        module.register_forward_pre_hook(keeper(name))
+        network.get_submodule(name).register_forward_pre_hook(keeper(name))
         for name, module in network.named_modules()
         if isinstance(module, Attributable)
     ]

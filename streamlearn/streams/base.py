@@ -332,8 +332,10 @@ class Stream:
             index: its position in the data set.
         """
         rows = self.dataset.read(np.array([index], np.int64))
-        places = np.flatnonzero(self._items == index) if self.domains is not None else []
-        if self.domains is None or not len(places):
+        if self.domains is None:
+            return rows
+        places = np.flatnonzero(self._items == index)
+        if not len(places):
             return rows
         stops = [experience.stop for experience in self.experiences]
         domain = bisect.bisect_right(stops, int(places[0]))

@@ -34,7 +34,7 @@ def learner(**sections: Any) -> Learner:
 
 
 def learn(into: Learner, samples: Tensor) -> None:
-    for part in samples.split(4):
+    for part in torch.split(samples, 4):
         into.learn(features(part), part % C, index=part)
 
 
@@ -70,7 +70,7 @@ def test_held_back_and_learnt_samples_are_known_in_every_layer_and_resumed(tmp_p
 
 def test_without_an_index_samples_are_counted() -> None:
     one = learner()
-    for part in SAMPLES.split(4):
+    for part in torch.split(SAMPLES, 4):
         one.learn(features(part), part % C)
     assert [known(m) for m in one.memories().values()] == [list(range(16))] * 2
 
@@ -99,7 +99,7 @@ def test_dropped_tuples_and_samples_without_a_gradient_leave_others_as_they_are(
     growth = FunctionalSGD(layer)
     layer.train()
     loss = layer(features(SAMPLES[:4]).double()) * torch.tensor([[1.0], [0.0], [2.0], [0.0]])
-    loss.sum().backward()  # type: ignore[no-untyped-call]
+    loss.sum().backward()
     growth.step(notes={SAMPLE: SAMPLES[:4]})
     assert known(layer.memory) == [7, 3]
     layer(features(SAMPLES[:2]).double()).sum().backward()
@@ -116,7 +116,7 @@ def test_each_token_of_a_vision_transformer_is_of_its_image() -> None:
                  "heads": 2, "output": "growing"},
         learner={"kind": "parametric"},
     )  # fmt: skip
-    for part in SAMPLES.split(4):
+    for part in torch.split(SAMPLES, 4):
         one.learn(features(part, 1, 4, 4), part % C, index=part)
     tokens, output = (known(memory) for memory in one.memories().values())
     assert tokens == [sample for sample in SAMPLES.tolist() for _ in range(4)]
