@@ -289,6 +289,72 @@ def evaluate(run: Run, words: Words = None, json: Json = False, quiet: Quiet = F
 
 
 @app.command()
+def explain(
+    run: Run,
+    words: Words = None,
+    sample: Annotated[
+        int | None,
+        typer.Option(
+            "--sample",
+            metavar="N",
+            min=0,
+            help="A sample by its number in the data, counted from 0.",
+            show_default=False,
+        ),
+    ] = None,
+    file: Annotated[
+        Path | None,
+        typer.Option(
+            "--file",
+            metavar="PATH",
+            help="A picture, or a .json file with one row.",
+            show_default=False,
+        ),
+    ] = None,
+    row: Annotated[
+        str | None,
+        typer.Option(
+            "--row", metavar="JSON", help="A row: an object, or numbers.", show_default=False
+        ),
+    ] = None,
+    test: Annotated[
+        bool, typer.Option("--test", help="Count the sample among those of the held-out test.")
+    ] = False,
+    top: Annotated[
+        int, typer.Option("--top", metavar="K", min=1, max=100, help="Tuples to name of a kind.")
+    ] = 8,
+    to: Annotated[
+        Path | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="Write it to a file, too: .html, or .png (needs matplotlib).",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show which stored samples made a run's answer, and how much each of them did.
+
+    Contributions of all tuples sum to the answer; exit code 1 if they do not.
+    """
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.scenarios.explain import Asked
+        from streamlearn.storage import find_run
+
+        from .explain import explain as show
+        from .output import Output, output_code
+
+        output = Output(sys.stdout)
+        asked = Asked(sample, file, row, test)
+        code = show(find_run(run), asked, words or [], output, top=top, json=json, to=to)
+        return output_code(output.failed) or code
+
+
+@app.command()
 def verify(
     run: Run,
     json: Json = False,

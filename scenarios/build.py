@@ -24,7 +24,7 @@ from streamlearn.streams import (
     open_data,
 )
 from streamlearn.streams.base import Dataset
-from streamlearn.streams.records import open_records
+from streamlearn.streams.records import RecordStream, open_records
 from streamlearn.streams.splits import hold_out
 from streamlearn.tasks import Classes, Task
 from streamlearn.vit import patches_of
@@ -37,6 +37,7 @@ __all__ = [
     "build_stream",
     "may_widen",
     "open_parts",
+    "open_record_stream",
     "open_splits",
     "settle_task",
     "settled",
@@ -75,9 +76,10 @@ def may_widen(learner: StreamLearner) -> bool:
     return isinstance(learner, RecordLearner)
 
 
-def _over_records(scenario: Scenario) -> Parts:
+def open_record_stream(scenario: Scenario) -> RecordStream:
+    """The scenario's records, at their beginning."""
     data = scenario.data
-    stream = open_records(
+    return open_records(
         data.kind,  # type: ignore[arg-type]
         path=None if data.path is None else str(data.path),
         target=data.target,
@@ -90,6 +92,10 @@ def _over_records(scenario: Scenario) -> Parts:
         delimiter=data.delimiter,
         idle_seconds=data.idle_seconds,
     )
+
+
+def _over_records(scenario: Scenario) -> Parts:
+    stream = open_record_stream(scenario)
     try:
         while not stream.settle():
             pass  # a signal is heard between two waits

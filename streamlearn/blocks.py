@@ -20,6 +20,9 @@ __all__ = [
     "COLUMNS",
     "DEAD",
     "PRIOR",
+    "SAMPLE",
+    "SAMPLE_NOTE",
+    "UNKNOWN",
     "Block",
     "BlockStore",
     "Column",
@@ -36,6 +39,12 @@ PRIOR = -1
 
 DEAD = -2
 """The birth step of rows that were dropped: all else in them is zero."""
+
+SAMPLE = "sample"
+"""The note that says which sample of the stream a tuple was written for."""
+
+UNKNOWN = -1
+"""What stands there for rows of no sample, and for samples that nobody has named."""
 
 ROW_MULTIPLE = 512
 TILE_ROWS = 4096
@@ -83,6 +92,10 @@ class Column(NamedTuple):
     def row_bytes(self) -> int:
         """What a row of it takes."""
         return (1 if self.width is None else self.width) * self.array_dtype.itemsize
+
+
+SAMPLE_NOTE: Mapping[str, Column] = {SAMPLE: Column(None, "int64")}
+"""That note as a column, 8 bytes a tuple."""
 
 
 class BlockStore(Protocol):

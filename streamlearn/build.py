@@ -32,7 +32,7 @@ from streamlearn.layers import (
     WeightedSoftmax,
 )
 from streamlearn.losses import LOSSES, Loss
-from streamlearn.memory import Column, Memory, accumulation_dtype
+from streamlearn.memory import SAMPLE_NOTE, Column, Memory, accumulation_dtype
 from streamlearn.models import (
     DiscriminantModel,
     FeatureMap,
@@ -180,6 +180,8 @@ def build_network(
     tiers: Tiers | None = None,
     shape: tuple[int, ...] | None = None,
     notes: Mapping[str, Column] | None = None,
+    *,
+    identified: bool = True,
 ) -> ResNetMLP | VisionTransformer:
     """The network over codes of this width; seeded starting rows and parameters.
 
@@ -191,6 +193,7 @@ def build_network(
         tiers: the budgets of its memories; those of the settings if None.
         shape: of a sample, which a vision transformer wants to know.
         notes: columns that the first layer's memory has beside its tuples.
+        identified: whether every tuple says which sample it is of.
 
     Raises:
         ConfigError: a budget does not leave room for what must be in memory, or samples that are
@@ -206,9 +209,10 @@ def build_network(
     if isinstance(network, ViTSettings):
         patches_of(shape or (), width, network.patch)
         width, inner = network.width, network.inner
-    first = dict(notes or {})
+    every = dict(SAMPLE_NOTE) if identified else {}
+    first = {**(notes or {}), **every}
     hidden: list[nn.Module] = [
-        make(width, width, {} if index else first)
+        make(width, width, every if index else first)
         if grows
         else DenseBlock(
             width,
@@ -221,9 +225,9 @@ def build_network(
     ]
     output: nn.Module
     if settings.solves():
-        output = _least_squares(settings, width, classes, hardware, tiers)
+        output = _least_squares(settings, width, classes, hardware, tiers, every)
     elif output_grows:
-        output = make(width, classes, {} if hidden else first)
+        output = make(width, classes, every if hidden else first)
     else:
         output = linear(width, classes, generator, zero=True, dtype=wide)
     result: ResNetMLP | VisionTransformer
@@ -241,7 +245,12 @@ def build_network(
 
 
 def _least_squares(
-    settings: LearnerSettings, width: int, classes: int, hardware: Hardware, tiers: Tiers
+    settings: LearnerSettings,
+    width: int,
+    classes: int,
+    hardware: Hardware,
+    tiers: Tiers,
+    notes: Mapping[str, Column],
 ) -> LeastSquaresLayer:
     chosen = settings.least_squares
     wide = accumulation_dtype(hardware.dtype)
@@ -259,6 +268,7 @@ def _least_squares(
         device=hardware.device,
         block_rows=min(block_rows_for(width, classes, wide), whole),
         tiers=tiers,
+        notes=notes,
     )
 
 
@@ -355,14 +365,28 @@ def build_model(
     hardware: Hardware,
     tiers: Tiers,
     shape: tuple[int, ...] | None = None,
+    *,
+    identified: bool = True,
 ) -> Model:
     """The model that `learner` names, over codes of this width, nothing learnt yet.
+
+    Args:
+        settings: of the whole learner.
+        width: of codes.
+        task: what targets are.
+        hardware: where it lives.
+        tiers: the budgets of its memories.
+        shape: of a sample, which a vision transformer wants to know.
+        identified: whether every tuple of a growing layer says which sample it is of; runs that
+            began before there was such a column go on without it.
 
     Raises:
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
     loss = task.loss(settings.loss)
-    model = _unscaled_model(settings, width, task.width, loss, hardware, tiers, shape)
+    model = _unscaled_model(
+        settings, width, task.width, loss, hardware, tiers, shape, identified=identified
+    )
     if isinstance(task, Outputs) and settings.learner.scale_targets is not False:
         return ScaledModel(model, task.width, loss)
     return model
@@ -376,6 +400,8 @@ def _unscaled_model(
     hardware: Hardware,
     tiers: Tiers,
     shape: tuple[int, ...] | None,
+    *,
+    identified: bool,
 ) -> Model:
     """A model of targets as they are."""
     chosen = settings.learner
@@ -385,7 +411,9 @@ def _unscaled_model(
         kept = isinstance(chosen, ParametricSettings) and chosen.reservoir is not None
         rehearses = bool(chosen.rehearsal) and not kept
         notes = notes_for(outputs, wide, chosen.rehearse) if rehearses else {}
-        network = build_network(settings, width, classes, hardware, tiers, shape, notes)
+        network = build_network(
+            settings, width, classes, hardware, tiers, shape, notes, identified=identified
+        )
         growth = build_growth(settings, network)
         options: dict[str, Any] = {
             "growth": growth,

@@ -6,7 +6,7 @@ with targets `v = s − g`, which for the squared error is kernel recursive leas
 forgotten that has been seen, whatever the order it came in.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError
+from streamlearn.influence import Influence
 from streamlearn.kernels import rbf
 from streamlearn.layers import GrowingLayer
 from streamlearn.leastsquares import Growth, KernelLeastSquares
@@ -114,6 +115,15 @@ class LeastSquaresLayer(GrowingLayer):
         distance = (squares - 2.0 * (one @ two.T)).clamp_min(0)
         return (-0.5 * self.kernel.scale * distance).exp()
 
+    def influences(self, query: Tensor) -> Iterator[Influence]:
+        """The shares of all keys, with the values by which it answers."""
+        for part in super().influences(query):
+            if self.fresh is None:
+                yield part
+            else:
+                rows = slice(part.start, part.start + len(part.value))
+                yield part._replace(value=self.fresh[rows].to(part.value))
+
     def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
         """There is no write of one sample by itself.
 
@@ -188,7 +198,7 @@ class RecursiveLeastSquares:
         """All of a step that may be refused; nothing has changed after it.
 
         Args:
-            notes: by column, (B, …) of each sample, for memories that have such columns.
+            notes: by column, (B, …) of each new sample, for memories that have such columns.
             again: how many samples, the last of the batch, were learnt before.
             share: what these count for now.
 

@@ -16,8 +16,9 @@ from torch import Tensor, nn
 
 from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError, ShapeError
+from streamlearn.influence import Influence, influences
 from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
-from streamlearn.memory import PRIOR, Column, Memory, Tuples
+from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Column, Memory, Tuples
 from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
 from streamlearn.rules import (
     clipped_write,
@@ -25,6 +26,7 @@ from streamlearn.rules import (
     gauge_write,
     kernel_write,
     unweighted_write,
+    written_by_gauge,
 )
 from streamlearn.tiers import Tiers
 
@@ -105,7 +107,8 @@ class GrowingLayer(nn.Module, ABC):
         flat = query.reshape(-1, self.in_features)  # (B, D)
         trace = None
         if self.training and torch.is_grad_enabled():
-            trace = Trace(flat.detach(), flat.detach())
+            each = len(flat) // max(len(query), 1) if query.ndim > 1 else 1
+            trace = Trace(flat.detach(), flat.detach(), each=each)
             self.traces.append(trace)
         output = retrieve(
             flat,
@@ -144,6 +147,36 @@ class GrowingLayer(nn.Module, ABC):
             for trace in self.traces
             if trace.gradient is not None
         ]
+
+    def written(self, trace: Trace) -> Tensor | None:
+        """Which rows of a trace's queries `write` makes a tuple of, (n,) int64; None: of each."""
+        return None
+
+    def origins(self) -> list[Tensor | None]:
+        """For each of `pending`: which sample of its batch every tuple is of, (n,) int64.
+
+        None stands for one tuple a sample, in the order of the batch.
+        """
+        return [self._origin(trace) for trace in self.traces if trace.gradient is not None]
+
+    def _origin(self, trace: Trace) -> Tensor | None:
+        rows = self.written(trace)
+        if trace.each == 1:
+            return rows
+        if rows is None:
+            rows = torch.arange(len(trace.query), device=trace.query.device)
+        return rows // trace.each
+
+    def influences(self, query: Tensor) -> Iterator[Influence]:
+        """What each stored tuple has in the answers to queries (B, D), part by part.
+
+        `share · value` of all of them, and `beside`, sum to the output.
+        """
+        return influences(self.memory, self.kernel, self.forgetting, query)
+
+    def beside(self, query: Tensor) -> Tensor | None:
+        """What the answers to queries (B, D) have that no tuple makes, (B, C) float64."""
+        return None
 
     def get_extra_state(self) -> dict[str, Any]:
         """The stored tuples and the clock, so that `state_dict` of any network is complete."""
@@ -230,7 +263,9 @@ class _Softmax(GrowingLayer, ABC):
         weight = torch.full((start_rows,), each)
         scaled = value / start_rows if self.start_weight is None else value * each
         tuples = Tuples(key.to(device), weight.to(device), scaled.to(device))
-        self.memory.append(tuples, born=PRIOR)
+        unknown = {SAMPLE: torch.full((start_rows,), UNKNOWN)}
+        own = unknown if self.memory.identified else None
+        self.memory.append(tuples, born=PRIOR, notes=own)
 
 
 class WeightedSoftmax(_Softmax):
@@ -330,6 +365,10 @@ class GaugeSoftmax(_Softmax):
             query, output, gradient, lr_value=lr_value, lr_weight=lr_weight, alpha=self.alpha
         )
 
+    def written(self, trace: Trace) -> Tensor | None:
+        """Those whose gradient is not zero."""
+        return written_by_gauge(_complete(trace)[2]).nonzero()[:, 0]
+
 
 class RBFLayer(GrowingLayer):
     """Functional gradient descent in the feature space of `exp(−γ‖k − q‖²/D)`.
@@ -381,8 +420,19 @@ class DualLinear(GrowingLayer):
         output = super().forward(query)
         if self.weight is None:
             return output
-        kept = (1.0 - self.forgetting.decay) ** self.forgetting.step
-        return output + kept * (query.to(self.weight.dtype) @ self.weight.T).to(output.dtype)
+        first = query.to(self.weight.dtype) @ self.weight.T
+        return output + self._kept * first.to(output.dtype)
+
+    @property
+    def _kept(self) -> float:
+        """How much W₀ counts by now."""
+        return (1.0 - self.forgetting.decay) ** self.forgetting.step
+
+    def beside(self, query: Tensor) -> Tensor | None:
+        """W₀q, as far as it has not decayed."""
+        if self.weight is None:
+            return None
+        return self._kept * (query.detach().double() @ self.weight.double().T)
 
     def write(self, trace: Trace, *, lr_value: float, lr_weight: float) -> Tuples:
         """See `rules.kernel_write`; there are no weights, `lr_weight` is not used."""

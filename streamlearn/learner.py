@@ -16,7 +16,7 @@ from streamlearn.encoders.base import as_float
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError, ShapeError
 from streamlearn.hardware import DeviceName, resolve_hardware
 from streamlearn.memory import Memory
-from streamlearn.models import Model, NetworkModel, ScaledModel, Scores, Taken
+from streamlearn.models import Model, NetworkModel, ScaledModel, Scores, Seen, Taken
 from streamlearn.saving import read_learner, write_learner
 from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree
@@ -122,6 +122,15 @@ class Learner:
             codes = self.encode(features[start : start + _PREDICT_ROWS])
             parts.append(self.model.answer(codes))
         return torch.cat(parts) if parts else self.loss.blank(0, self.task.width)
+
+    def see(self, features: Tensor) -> Seen | None:
+        """What the network makes of samples (B, …), layer by layer; None without one.
+
+        See `attribution` for which stored tuples made that.
+        """
+        if not isinstance(self.model, (NetworkModel, ScaledModel)):
+            return None
+        return self.model.see(self.encode(self._checked(features)))
 
     def predict_proba(self, features: Tensor) -> Tensor:
         """Class probabilities (B, classes), float32 on the CPU.
@@ -334,10 +343,16 @@ class Learner:
             return self.loss.blank(len(features), self.task.width)
         return self._cold.predict(features)
 
-    def _build(self, width: int) -> Model:
+    def _build(self, width: int, *, identified: bool = True) -> Model:
         self.tiers = build_tiers(self.settings, self.hardware)
         return build_model(
-            self.settings, width, self.task, self.hardware, self.tiers, self.input_shape
+            self.settings,
+            width,
+            self.task,
+            self.hardware,
+            self.tiers,
+            self.input_shape,
+            identified=identified,
         )
 
     def _learn(self, model: Model, codes: Tensor, targets: Tensor, index: Tensor | None) -> Scores:
@@ -389,6 +404,7 @@ class Learner:
         if self.model is not None:
             state["encoder"] = self.encoder.state_dict()
             state["model"] = self.model.state_dict()
+            state["identified"] = all(memory.identified for memory in self.memories().values())
         else:
             state["held"] = [list(part) for part in self._held]
             state["cold"] = None if self._cold is None else self._cold.state_dict()
@@ -425,7 +441,9 @@ class Learner:
             return
         self.encoder.load_state_dict(state["encoder"])
         self.encoder.to(self.hardware.device)
-        self.model = self._build(int(state["width"]))
+        # What began before there was such a column goes on without it.
+        identified = bool(state.get("identified", False))
+        self.model = self._build(int(state["width"]), identified=identified)
         self.model.load_state_dict(state["model"])
         self._held, self._cold = [], None
 

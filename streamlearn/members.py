@@ -85,6 +85,7 @@ class Member:
         self._widths = (0, 0)  # of codes and of outputs
         self._loss: Loss | None = None
         self._masked = 0  # classes that the model's loss knows
+        self._identified = True
 
     # -- widths ----------------------------------------------------------------------------------
 
@@ -106,7 +107,13 @@ class Member:
         """Make a network of these widths that goes on where the present one is."""
         tiers = build_tiers(self.settings, self.hardware, self.sharing)
         task = self._task(widths[1])
-        model = build_model(self.settings, widths[0], task, self.hardware, tiers)
+        if self.model is None:
+            identified = self._identified
+        else:  # a wider network takes over the columns that there are
+            identified = all(memory.identified for memory in self.model.memories().values())
+        model = build_model(
+            self.settings, widths[0], task, self.hardware, tiers, identified=identified
+        )
         if self.model is not None:
             widen_model(model, self.model)
         self.model, self._widths, self.tiers = model, widths, tiers
@@ -158,13 +165,14 @@ class Member:
         return answers
 
     def learn(
-        self, codes: Tensor, targets: Tensor, before: Callable[[], object]
+        self, codes: Tensor, targets: Tensor, samples: Tensor, before: Callable[[], object]
     ) -> NDArray[np.float64]:
         """Learn a batch.
 
         Args:
             codes: (B, D).
             targets: class indices (B,), or (B, 1) numbers.
+            samples: (B,) int64, which these are.
             before: see `NetworkModel.before`.
 
         Returns:
@@ -177,7 +185,8 @@ class Member:
         if network is not None:
             network.before = before
         try:
-            answers: NDArray[np.float64] = model.learn(codes, targets).answers.double().numpy()
+            scores = model.learn(codes, targets, samples)
+            answers: NDArray[np.float64] = scores.answers.double().numpy()
         finally:
             if network is not None:
                 network.before = None
@@ -212,6 +221,7 @@ class Member:
         """Widths and network, without the tuples."""
         return {
             "widths": list(self._widths),
+            "identified": all(memory.identified for memory in self.memories().values()),
             "model": None if self.model is None else self.model.state_dict(),
         }
 
@@ -219,13 +229,15 @@ class Member:
         """Restore that; the memories want their tuples afterwards."""
         if state["model"] is None:
             return
+        self._identified = bool(state.get("identified", False))
         model = self.build((int(state["widths"][0]), int(state["widths"][1])))
+        self._identified = True  # for a network that is begun anew
         self.mask(labels)
         model.load_state_dict(state["model"])
 
 
 def learn_together(
-    members: Sequence[Member], codes: Sequence[Tensor], targets: Tensor
+    members: Sequence[Member], codes: Sequence[Tensor], targets: Tensor, samples: Tensor
 ) -> list[NDArray[np.float64]]:
     """Let each member learn a batch by its own codes: all of them, or none.
 
@@ -241,8 +253,8 @@ def learn_together(
 
     def learn(place: int) -> None:
         if place < len(members):
-            said = members[place].learn(codes[place], targets, lambda: learn(place + 1))
-            answers.append(said)
+            member, after = members[place], place + 1
+            answers.append(member.learn(codes[place], targets, samples, lambda: learn(after)))
 
     learn(0)
     return answers[::-1]

@@ -21,6 +21,9 @@ from streamlearn.blocks import (
     DEAD,
     PRIOR,
     ROW_MULTIPLE,
+    SAMPLE,
+    SAMPLE_NOTE,
+    UNKNOWN,
     Block,
     BlockStore,
     Column,
@@ -38,6 +41,9 @@ from streamlearn.tiers import Tiers
 __all__ = [
     "DEAD",
     "PRIOR",
+    "SAMPLE",
+    "SAMPLE_NOTE",
+    "UNKNOWN",
     "Block",
     "BlockSnapshot",
     "BlockStore",
@@ -153,6 +159,11 @@ class Memory(BlockList):
         self.dtype = dtype
         self.block_rows = block_rows
         self.rewrites = 0
+
+    @property
+    def identified(self) -> bool:
+        """Whether each tuple says which sample it is of, in the note `SAMPLE`."""
+        return any(name == SAMPLE for name, _ in self.layout.notes)
 
     def append(self, tuples: Tuples, born: int, notes: Mapping[str, Tensor] | None = None) -> None:
         """Store tuples at the end, all born at the same step.

@@ -23,8 +23,8 @@ from streamlearn.files import read_learner_file, write_learner_file
 from streamlearn.hardware import resolve_hardware
 from streamlearn.kinds import GrowingSettings
 from streamlearn.members import Member, Mixture, learn_together
-from streamlearn.memory import Memory
-from streamlearn.models import NetworkModel
+from streamlearn.memory import UNKNOWN, Memory
+from streamlearn.models import NetworkModel, ScaledModel, Seen
 from streamlearn.records import Record, RecordEncoder, View, plain
 from streamlearn.saving import take_tuples, tuples_of
 from streamlearn.settings import LearnerSettings
@@ -101,7 +101,7 @@ class OpenLearner:
         self.samples = 0
         self.widened = 0
         self._places: dict[Hashable, int] = {}
-        self._early: list[tuple[NDArray[np.float64], float]] = []
+        self._early: list[tuple[NDArray[np.float64], float, int]] = []
         self._members = [
             Member(own, view, self.hardware, regression=regression, sharing=1 + len(others))
             for view, own in (("standardised", settings), *others)
@@ -148,6 +148,14 @@ class OpenLearner:
         whole: NDArray[np.float64] = answers / answers.sum(-1, keepdims=True)
         return whole
 
+    def see(self, records: Sequence[Record]) -> Seen | None:
+        """What the first network makes of samples, layer by layer; None before learning."""
+        member = self._members[0]
+        if not isinstance(member.model, (NetworkModel, ScaledModel)):
+            return None
+        rows = [self.encoder.read(record, add=False) for record in records]
+        return member.model.see(member.codes(self.encoder, rows))
+
     def predict(self, records: Sequence[Record]) -> list[Any]:
         """The most probable label of each, None before anything was learnt; or values."""
         answers = self.answer(records)
@@ -157,8 +165,19 @@ class OpenLearner:
             return [None] * len(records)
         return [self.labels[place] for place in answers.argmax(-1).tolist()]
 
-    def learn(self, records: Sequence[Record], targets: Sequence[Any]) -> None:
+    def learn(
+        self,
+        records: Sequence[Record],
+        targets: Sequence[Any],
+        index: Sequence[int] | None = None,
+    ) -> None:
         """Learn samples in their order, `learner.batch` at a time.
+
+        Args:
+            records: of features.
+            targets: labels, or numbers.
+            index: which sample of a stream each is, kept beside its tuples; None counts those that
+                were learnt.
 
         Raises:
             DataError: another number of targets, a feature that is no number or category, or a
@@ -172,12 +191,27 @@ class OpenLearner:
             )
         values = self._checked(targets)
         rows = [self.encoder.read(record, add=True) for record in records]
+        samples = self._named(len(rows), index)
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
-            self._learn(rows[start : start + batch], values[start : start + batch])
+            part = slice(start, start + batch)
+            self._learn(rows[part], values[part], samples[part])
+
+    def _named(self, count: int, index: Sequence[int] | None) -> list[int]:
+        """Which samples the next ones are."""
+        if index is None:
+            return list(range(self.samples, self.samples + count))
+        if len(index) != count:
+            raise DataError(
+                f"there are {count} samples but index names {len(index)}; give one for each"
+            )
+        return [int(sample) for sample in index]
 
     def test_then_train(
-        self, records: Sequence[Record], targets: Sequence[Any]
+        self,
+        records: Sequence[Record],
+        targets: Sequence[Any],
+        index: Sequence[int] | None = None,
     ) -> NDArray[np.float64]:
         """Answer to one batch and learn it, where that can be in one forward pass.
 
@@ -191,11 +225,11 @@ class OpenLearner:
         known, warm = len(self.labels), self.samples >= self.warmup
         before = None if warm else self.answer(records)
         if len(records) != len(targets) or not records:
-            self.learn(records, targets)
+            self.learn(records, targets, index)
             return self.answer(records)
         values = self._checked(targets)
         rows = [self.encoder.read(record, add=True) for record in records]
-        answers = self._learn(rows, values)
+        answers = self._learn(rows, values, self._named(len(rows), index))
         if self.regression:
             return answers[:, 0] if before is None else before
         found = answers[:, : len(self.labels)] if before is None else before
@@ -249,7 +283,10 @@ class OpenLearner:
         return [self._places[label] for label in targets]
 
     def _learn(
-        self, rows: Sequence[NDArray[np.float64]], targets: Sequence[Any]
+        self,
+        rows: Sequence[NDArray[np.float64]],
+        targets: Sequence[Any],
+        samples: Sequence[int],
     ) -> NDArray[np.float64]:
         """Learn one batch, or raise and know only what the means have seen of it.
 
@@ -260,7 +297,7 @@ class OpenLearner:
         mixed = self._mixture.scores, self._mixture.weight
         labels, early = len(self.labels), len(self._early)
         try:
-            return self._take_in(rows, self._numbers(targets))
+            return self._take_in(rows, self._numbers(targets), samples)
         except BaseException:
             for member, before in zip(self._members, held[0], strict=True):
                 member.put_back(before)
@@ -272,17 +309,20 @@ class OpenLearner:
             raise
 
     def _take_in(
-        self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]
+        self,
+        rows: Sequence[NDArray[np.float64]],
+        numbers: Sequence[float],
+        samples: Sequence[int],
     ) -> NDArray[np.float64]:
         self.encoder.track(rows)
         before, after = self.samples, self.samples + len(rows)
         if before < self.warmup:
-            self._early += zip(rows, numbers, strict=True)
+            self._early += zip(rows, numbers, samples, strict=True)
         if before < self.warmup and after.bit_length() > before.bit_length():
             self._begin_anew()
             answers = np.zeros((len(rows), 1))
         else:
-            answers = self._step(rows, numbers)
+            answers = self._step(rows, numbers, samples)
         self.samples = after
         if after >= self.warmup:
             self._early = []
@@ -290,7 +330,7 @@ class OpenLearner:
 
     def _begin_anew(self) -> None:
         """New networks, which learn the samples that were kept."""
-        rows, numbers = zip(*self._early, strict=True)
+        rows, numbers, samples = zip(*self._early, strict=True)
         self._mixture = Mixture(len(self._members), regression=self.regression)
         for member in self._members:
             member.model = None
@@ -298,16 +338,21 @@ class OpenLearner:
             member.start(member.codes(self.encoder, rows), self._targets(numbers))
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
-            self._step(rows[start : start + batch], numbers[start : start + batch])
+            part = slice(start, start + batch)
+            self._step(rows[part], numbers[part], samples[part])
 
     def _step(
-        self, rows: Sequence[NDArray[np.float64]], numbers: Sequence[float]
+        self,
+        rows: Sequence[NDArray[np.float64]],
+        numbers: Sequence[float],
+        samples: Sequence[int],
     ) -> NDArray[np.float64]:
         wider = [member.fit_widths(self.encoder, len(self.labels)) for member in self._members]
         self.widened += any(wider) and self.samples >= self.warmup
         targets = self._targets(numbers)
+        which = torch.tensor(samples, dtype=torch.int64)
         codes = [member.codes(self.encoder, rows) for member in self._members]
-        said = [self._known(one) for one in learn_together(self._members, codes, targets)]
+        said = [self._known(one) for one in learn_together(self._members, codes, targets, which)]
         answers = self._mixture.together(said)
         self._mixture.judge(said, numbers)
         return answers
@@ -321,7 +366,7 @@ class OpenLearner:
     def nbytes(self) -> int:
         """Bytes of the tuples, of the encoder's statistics and of samples that are kept."""
         tuples = sum(member.nbytes for member in self._members)
-        return tuples + 32 * len(self.encoder) + sum(row.nbytes + 8 for row, _ in self._early)
+        return tuples + 32 * len(self.encoder) + sum(row.nbytes + 16 for row, *_ in self._early)
 
     def boost(self, factor: float, samples: int) -> bool:
         """Multiply the rates of growing layers for the next samples; whether there are any."""
@@ -377,7 +422,7 @@ class OpenLearner:
     def _state(self, tags: Tags) -> StateTree:
         known = len(self.encoder)
         early = np.full((len(self._early), known), np.nan)
-        for place, (row, _) in enumerate(self._early):
+        for place, (row, *_) in enumerate(self._early):
             early[place, : len(row)] = row
         return {
             "regression": self.regression,
@@ -387,7 +432,8 @@ class OpenLearner:
             "samples": self.samples,
             "encoder": self.encoder.state_dict(tags),
             "early": torch.from_numpy(early),
-            "early_targets": torch.tensor([number for _, number in self._early]).to(torch.float64),
+            "early_targets": torch.tensor([one[1] for one in self._early]).to(torch.float64),
+            "early_samples": torch.tensor([one[2] for one in self._early], dtype=torch.int64),
             "widened": self.widened,
             "others": [[m.view, m.settings.model_dump_json()] for m in self._members[1:]],
             "members": [member.state_dict() for member in self._members],
@@ -434,7 +480,9 @@ class OpenLearner:
         self._numbers([] if self.regression else [tags.decode(label) for label in state["labels"]])
         targets = state["early_targets"].tolist()
         numbers = targets if self.regression else [int(target) for target in targets]
-        self._early = list(zip(state["early"].numpy().copy(), numbers, strict=True))
+        unknown = torch.full((len(numbers),), UNKNOWN)
+        samples = state.get("early_samples", unknown).tolist()
+        self._early = list(zip(state["early"].numpy().copy(), numbers, samples, strict=True))
         self.widened = widened
         members = state.get("members") or [{"widths": state["widths"], "model": state["model"]}]
         if len(members) != len(self._members):

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.layers import GrowingLayer
-from streamlearn.memory import PRIOR, Checked, Memory, Tuples
+from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Checked, Memory, Tuples
 from streamlearn.retrieval import Forgetting
 from streamlearn.ring import Ring, Run
 from streamlearn.state import StateTree
@@ -125,7 +125,8 @@ class FunctionalSGD:
                 No tuple is named twice. What is added to a tuple whose row is taken at the same
                 step is gone with it.
             stored: tuples of each layer that places count.
-            notes: by column, (B, …) of each sample, for the memories that have such columns.
+            notes: by column, (B, …) of each sample, for the memories that have such columns; all
+                tuples of a sample get its own. A sample that is not told is `UNKNOWN`.
             renewed: those of the notes that samples with tuples of their own have written anew.
             before: called once nothing can refuse any more, before anything is stored; if it
                 raises, nothing is. For the step of other parameters, so that all move or none.
@@ -138,30 +139,37 @@ class FunctionalSGD:
             NotFiniteError: a layer would store a NaN or infinity; no layer stored anything.
         """
         loss = closure() if closure is not None else None
-        writes: list[tuple[GrowingLayer, Tuples]] = []
+        writes: list[tuple[GrowingLayer, Tuples, Tensor | None]] = []
         for group in self.param_groups:
             rates = {
                 "lr_value": factor * group["lr_value"],
                 "lr_weight": factor * group["lr_weight"],
             }
             for layer in group["layers"]:
-                writes += [(layer, tuples) for tuples in layer.pending(**rates)]
+                pending = zip(layer.pending(**rates), layer.origins(), strict=True)
+                writes += [(layer, tuples, origin) for tuples, origin in pending]
         again = None if places is None else places < stored
         merged: list[tuple[GrowingLayer, Tensor, Tuples]] = []
         if places is not None and again is not None and bool(again.any()):
             merged = [
                 (layer, *_merged(layer.memory, tuples, places, again, stored))
-                for layer, tuples in writes
+                for layer, tuples, _ in writes
             ]
         noted = {} if notes is None else dict(notes)
         anew: dict[str, Tensor] = {}
         if again is not None:
             anew = {name: noted[name][again.to(noted[name].device)] for name in renewed}
-            writes = [(layer, _chosen(tuples, ~again)) for layer, tuples in writes]
+            # Whoever names places has one tuple a sample.
+            writes = [(layer, _chosen(tuples, ~again), None) for layer, tuples, _ in writes]
             noted = {name: note[(~again).to(note.device)] for name, note in noted.items()}
         checked = [  # all layers or none
-            (layer.memory, layer.memory.check(tuples, self.steps + 1, _own(layer.memory, noted)))
-            for layer, tuples in writes
+            (
+                layer.memory,
+                layer.memory.check(
+                    tuples, self.steps + 1, _of_each(layer.memory, noted, origin, len(tuples.key))
+                ),
+            )
+            for layer, tuples, origin in writes
         ]
         for layer, _, tuples in merged:
             layer.memory.check(tuples, self.steps + 1)
@@ -268,6 +276,18 @@ def _chosen(tuples: Tuples, which: Tensor) -> Tuples:
 def _own(memory: Memory, notes: dict[str, Tensor]) -> dict[str, Tensor]:
     """The notes that a memory has columns for."""
     return {name: notes[name] for name, _ in memory.layout.notes if name in notes}
+
+
+def _of_each(
+    memory: Memory, notes: dict[str, Tensor], origin: Tensor | None, count: int
+) -> dict[str, Tensor]:
+    """The notes of so many tuples, each that of its sample."""
+    own = _own(memory, notes)
+    if origin is not None:
+        own = {name: note[origin.to(note.device)] for name, note in own.items()}
+    if memory.identified and SAMPLE not in own:
+        own[SAMPLE] = torch.full((count,), UNKNOWN)
+    return own
 
 
 def _merged(

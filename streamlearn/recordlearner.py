@@ -16,7 +16,7 @@ from streamlearn.hardware import Hardware
 from streamlearn.losses import Loss
 from streamlearn.members import companions
 from streamlearn.memory import Memory
-from streamlearn.models import Taken
+from streamlearn.models import Seen, Taken
 from streamlearn.openworld import OpenLearner
 from streamlearn.records import Record, RecordEncoder
 from streamlearn.saving import take_tuples, tuples_of
@@ -123,6 +123,10 @@ class RecordLearner:
         """Class probabilities (B, classes so far), or values (B, 1)."""
         return self._tensor(self.open.answer(features))
 
+    def see(self, features: Sequence[Record]) -> Seen | None:
+        """What the network makes of records, layer by layer; None before learning."""
+        return self.open.see(features)
+
     def labelled(self, rows: RecordRows) -> RecordRows:
         """The rows that have a label."""
         missing = set(self.without_label(rows))
@@ -151,7 +155,9 @@ class RecordLearner:
             StreamlearnError: a row that cannot be learnt; none was.
         """
         rows = self.labelled(rows)
-        answers = self._tensor(self.open.test_then_train(rows.features, rows.targets))
+        answers = self._tensor(
+            self.open.test_then_train(rows.features, rows.targets, index=rows.index)
+        )
         targets = self.numbered(rows.targets)
         return Taken(answers, targets, self.losses(answers, targets))
 

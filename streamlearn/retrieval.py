@@ -34,12 +34,12 @@ from streamlearn.errors import GraphError
 from streamlearn.kernels import SAFE_EXPONENT, Kernel
 from streamlearn.memory import Block, Memory, accumulation_dtype
 
-__all__ = ["Forgetting", "ScratchPool", "Trace", "retrieve"]
+__all__ = ["LARGEST_EXPONENT", "Forgetting", "ScratchPool", "Trace", "retrieve"]
 
 CACHE_BYTES = 1 << 30
 """Keep forward scores for the backward pass up to this size a layer."""
 
-_LARGEST_EXPONENT = 40.0
+LARGEST_EXPONENT = 40.0
 """`e^40` times itself, which a gradient may contain, is still inside float32 and bfloat16."""
 
 
@@ -49,12 +49,14 @@ class Trace:
 
     query: (B, D). output: s (B, C). gradient: g = ∂L/∂s (B, C), set by the backward pass.
     denominator: (B, 1) that s was divided by, where the kernel is normalised.
+    each: rows that each sample of the batch has, one after the other: its tokens.
     """
 
     query: Tensor
     output: Tensor
     gradient: Tensor | None = None
     denominator: Tensor | None = None
+    each: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +189,7 @@ class _Context:
         self.kernel.scores_(block, scaled, square, out=buffer)
         if shift is not None:
             # Only tuples without weight can stand above the shift, and their pull may overflow.
-            buffer.sub_(shift.to(buffer.dtype)).clamp_max_(_LARGEST_EXPONENT)
+            buffer.sub_(shift.to(buffer.dtype)).clamp_max_(LARGEST_EXPONENT)
         if self.kernel.linear:
             buffer.add_(1)
         elif self.kernel.kind != "dot":

@@ -11,7 +11,14 @@ from torch import Tensor
 
 from streamlearn.memory import Tuples
 
-__all__ = ["clipped_write", "decoupled_write", "gauge_write", "kernel_write", "unweighted_write"]
+__all__ = [
+    "clipped_write",
+    "decoupled_write",
+    "gauge_write",
+    "kernel_write",
+    "unweighted_write",
+    "written_by_gauge",
+]
 
 
 def kernel_write(query: Tensor, output: Tensor, gradient: Tensor, *, lr_value: float) -> Tuples:
@@ -117,8 +124,14 @@ def gauge_write(
     Source: arXiv 2610.03858, §3.2.1 and appendix C.7.
     """
     norm = torch.linalg.vector_norm(gradient, dim=-1)  # (B,)
-    alive = norm > 0
+    alive = written_by_gauge(gradient)
     query, output, gradient, norm = query[alive], output[alive], gradient[alive], norm[alive]
     agreement = (output * gradient).sum(-1)  # ⟨s, g⟩ (B',)
     factor = -lr_value - lr_weight * alpha**2 + lr_weight * alpha * agreement / norm  # (B',)
     return Tuples(query, lr_weight * alpha * norm, factor[:, None] * gradient)
+
+
+def written_by_gauge(gradient: Tensor) -> Tensor:
+    """Which of the gradients (B, C) `gauge_write` stores a tuple for: those that are not zero."""
+    alive: Tensor = torch.linalg.vector_norm(gradient, dim=-1) > 0
+    return alive

@@ -6,7 +6,7 @@ from .draws import Rehearse
 from .features import FeatureMap, FeaturesModel
 from .kernel import KernelModel
 from .knn import KNNModel
-from .network import NetworkModel
+from .network import NetworkModel, Seen
 from .normalised import NormalisedModel
 from .rehearsal import Rehearsal, Rehearsed, notes_for
 from .reservoir import Replayed, Reservoir, reservoir_columns
@@ -32,6 +32,7 @@ __all__ = [
     "ScaledModel",
     "Schedule",
     "Scores",
+    "Seen",
     "Taken",
     "notes_for",
     "reservoir_columns",

@@ -7,11 +7,12 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
+from streamlearn.attribution import queries
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError
 from streamlearn.krls import RecursiveLeastSquares
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import Loss, log_shares
-from streamlearn.memory import Memory
+from streamlearn.memory import SAMPLE, UNKNOWN, Memory
 from streamlearn.optim import FunctionalSGD
 from streamlearn.optimizers import load_state_tree, state_tree
 from streamlearn.state import StateTree
@@ -22,7 +23,7 @@ from .rehearsal import Rehearsal, Rehearsed, root_mean_square
 from .reservoir import Reservoir
 from .schedule import Schedule
 
-__all__ = ["NetworkModel"]
+__all__ = ["NetworkModel", "Seen"]
 
 _LARGEST = 1e30
 """Of a loss that is kept, so that a sum of them is finite."""
@@ -98,6 +99,13 @@ class NetworkModel:
             self.readout.freshen()
         return self.loss.answers(self.network(self._cast(codes))).to("cpu", self.loss.dtype)
 
+    def see(self, codes: Tensor) -> "Seen":
+        """What it makes of codes (B, D), layer by layer."""
+        self.network.eval()
+        if self.readout is not None:
+            self.readout.freshen()
+        return Seen(self, *queries(self.network, self._cast(codes)))
+
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score and learn a batch in one forward pass.
 
@@ -126,7 +134,7 @@ class NetworkModel:
             output = self.network(self._cast(codes))
         targets = targets.to(output.device)
         losses = self.loss.per_sample(output, targets)  # (B + R,)
-        if written is not None and written.notes is not None:
+        if written is not None and written.again is not None:
             written.notes["loss"] = losses.detach().clamp(max=_LARGEST)
         learnt = losses
         if self.adjust:
@@ -137,9 +145,10 @@ class NetworkModel:
             self._check_gradients()
             self._set_rates(self.optimizer)
         # Each may refuse, and then none has moved anything.
-        move = self._move(len(codes) - count)
+        samples = self._samples(count, index)
+        move = self._move(samples, len(codes) - count)
         if self.growth is not None:
-            self._grow(self.growth, written, index, move)
+            self._grow(self.growth, written, samples, index, move)
         elif move is not None:
             move()
         if self.reservoir is not None and replayed is not None:
@@ -153,14 +162,14 @@ class NetworkModel:
             losses.detach()[:count].to("cpu", torch.float32),
         )
 
-    def _move(self, again: int) -> Callable[[], object] | None:
+    def _move(self, samples: Tensor, again: int) -> Callable[[], object] | None:
         """What moves all but growing layers of first order, once nothing can refuse any more."""
         moves: list[Callable[[], object] | None] = [self.before]
         if self.optimizer is not None:
             moves.append(self.optimizer.step)
         readout = self.readout
         if readout is not None:
-            prepared = readout.prepare(again=again, share=self.again)
+            prepared = readout.prepare({SAMPLE: samples}, again=again, share=self.again)
             moves.append(lambda: readout.apply(prepared))
         return _in_turn([move for move in moves if move is not None])
 
@@ -168,26 +177,36 @@ class NetworkModel:
         self,
         growth: FunctionalSGD,
         written: "_Written | None",
+        samples: Tensor,
         index: Tensor | None,
         move: Callable[[], object] | None,
     ) -> None:
         factor = self._boost if self.samples < self._boosted else 1.0
         if written is None:
-            growth.step(before=move, factor=factor)
+            growth.step(notes={SAMPLE: samples}, before=move, factor=factor)
             return
+        # What comes again has rows that say already which sample they are of.
+        unknown = torch.full((written.drawn,), UNKNOWN)
+        notes = {**written.notes, SAMPLE: torch.cat([samples, unknown])}
         growth.step(
             places=written.places,
             stored=written.stored,
-            notes=written.notes,
-            renewed=() if written.notes is None else ("loss",),
+            notes=notes,
+            renewed=() if written.again is None else ("loss",),
             before=move,
             factor=factor,
         )
-        if self.rehearsal is not None and written.notes is not None:
+        if self.rehearsal is not None and written.again is not None:
             self.rehearsal.saw(written.places, written.notes["loss"])
         if self.places is not None:
             new = written.places[: len(written.places) - written.drawn]
             self.places.keep(new, index)
+
+    def _samples(self, count: int, index: Tensor | None) -> Tensor:
+        """Which samples a batch is of, (B,) int64; counted from the first that was learnt."""
+        if index is None:
+            return self.samples + torch.arange(count)
+        return index.detach().to("cpu", torch.int64)
 
     def boost(self, factor: float, samples: int) -> None:
         """Multiply the rates of growing layers for the next so many samples; not over and over."""
@@ -225,7 +244,7 @@ class NetworkModel:
         if self.places is not None:
             stored, places = self.places.stored, self.places.of(len(codes), index)
         if rehearsal is None:
-            return _Written(stored, places)
+            return _Written(stored, places, {})
         if self.places is None:
             stored = rehearsal.stored
             places = stored + torch.arange(len(codes))
@@ -356,12 +375,27 @@ class NetworkModel:
             self.reservoir.load_state_dict(state["reservoir"])
 
 
+class Seen(NamedTuple):
+    """What a network makes of samples.
+
+    network: the model. output: (B, C), before any softmax. queries: of each layer whose output is a
+    sum over stored rows, by its name, (B·each, D). mean, deviation: what numbers that are learnt
+    were standardised by, (C,) float64; None where they are not.
+    """
+
+    network: NetworkModel
+    output: Tensor
+    queries: dict[str, Tensor]
+    mean: Tensor | None = None
+    deviation: Tensor | None = None
+
+
 class _Written(NamedTuple):
     """Where tuples go, see `FunctionalSGD.step`, and the samples that come again."""
 
     stored: int
     places: Tensor
-    notes: dict[str, Tensor] | None = None
+    notes: dict[str, Tensor]
     again: Rehearsed | None = None
 
     @property

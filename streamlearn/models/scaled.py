@@ -8,6 +8,7 @@ from streamlearn.memory import Memory
 from streamlearn.state import StateTree
 
 from .base import Model, Scores, scored
+from .network import NetworkModel, Seen
 
 __all__ = ["ScaledModel"]
 
@@ -44,6 +45,13 @@ class ScaledModel:
     def answer(self, codes: Tensor) -> Tensor:
         """The answers (B, K) float64, in the targets' own unit."""
         return self.mean + self.deviation * self.model.answer(codes)
+
+    def see(self, codes: Tensor) -> Seen | None:
+        """What the model makes of codes, if it is a network."""
+        if not isinstance(self.model, NetworkModel):
+            return None
+        seen = self.model.see(codes)
+        return seen._replace(mean=self.mean, deviation=self.deviation)
 
     def learn(self, codes: Tensor, targets: Tensor, index: Tensor | None = None) -> Scores:
         """Score a batch, then learn it."""

@@ -325,6 +325,22 @@ class Stream:
             features = self.domains(features, rows.index, bisect.bisect_right(stops, start))
         return replace(rows, features=features)
 
+    def shown(self, index: int) -> Rows:
+        """An item of the data set as it comes in this stream, in its domain; not augmented.
+
+        Args:
+            index: its position in the data set.
+        """
+        rows = self.dataset.read(np.array([index], np.int64))
+        if self.domains is None:
+            return rows
+        places = np.flatnonzero(self._items == index)
+        if not len(places):
+            return rows
+        stops = [experience.stop for experience in self.experiences]
+        domain = bisect.bisect_right(stops, int(places[0]))
+        return replace(rows, features=self.domains(rows.features, rows.index, domain))
+
     def close(self) -> None:
         """Nothing stays open between two batches."""
 
