@@ -65,7 +65,7 @@ def learn(learner: OpenLearner, given: Sequence[tuple[dict[Any, Any], Any]]) -> 
 
 
 @pytest.mark.parametrize("kind", LAYERS)
-def test_three_classes_in_a_room_of_fifteen_are_learnt_to_the_same_bits(kind: str) -> None:
+def test_three_classes_in_a_room_of_fifteen_are_learnt_alike(kind: str) -> None:
     small, roomy = model_of(settings(kind), 5, 3), model_of(settings(kind), 5, 15)
     roomy.loss = loss_of_first(roomy.loss, 3)
     draw = torch.Generator().manual_seed(1)
@@ -74,9 +74,10 @@ def test_three_classes_in_a_room_of_fifteen_are_learnt_to_the_same_bits(kind: st
         there = slice(row, row + 1)
         expected = small.learn(codes[there], targets[there])
         found = roomy.learn(codes[there], targets[there])
-        assert torch.equal(found.answers[:, :3], expected.answers)
+        # On some processors the last bit of a product depends on its width.
+        assert torch.allclose(found.answers[:, :3], expected.answers, rtol=0, atol=1e-5)
         assert not found.answers[:, 3:].any()
-        assert torch.equal(found.losses, expected.losses)
+        assert torch.allclose(found.losses, expected.losses, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("kind", LAYERS)

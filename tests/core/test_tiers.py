@@ -151,7 +151,8 @@ def test_scans_in_inference_mode_do_not_spoil_later_training(blocks: int) -> Non
     after = layer(query.clone().requires_grad_())
     backward(after.sum())
     layer.memory.append(tuples(600), born=9)
-    assert torch.equal(before, after.detach())
+    # Without a gradient to the query the product is laid out otherwise.
+    assert torch.allclose(before, after.detach(), rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
