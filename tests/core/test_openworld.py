@@ -288,10 +288,10 @@ def test_a_batch_that_one_network_refuses_is_learnt_by_none(
 
 
 def test_two_networks_share_a_budget_and_are_counted_together() -> None:
-    whole = settings(network={"hidden": 0}, memory={"host_budget": 100_000_001})
+    whole = settings(network={"hidden": 0}, memory={"host_budget": 200_000_001})
     learner = OpenLearner(whole, warmup=8, others=companions(whole))
     learn(learner, samples(20))
-    assert [member.tiers.host_budget for member in learner._members] == [50_000_000] * 2
+    assert [member.tiers.host_budget for member in learner._members] == [100_000_000] * 2
     assert learner.tiers.host_bytes == sum(m.nbytes for m in learner.memories().values())
 
 
