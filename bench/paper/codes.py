@@ -109,6 +109,7 @@ def _encode(scenario: Scenario, folder: Path) -> None:
     stream = Stream(
         splits.train,
         order=data.order,
+        experiences=data.experiences,
         seed=scenario.seed,
         limit=data.limit,
         epochs=data.epochs,
