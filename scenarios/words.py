@@ -178,13 +178,19 @@ def _refuse_encoder(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> Non
 
 def _refuse_unused_layer(scenario: Scenario, pairs: Sequence[tuple[str, str]]) -> None:
     """Raise ConfigError for a word about layers that this network does not have."""
+    for key, value in pairs:
+        if key.partition(".")[0] == "least_squares" and not scenario.solves():
+            raise ConfigError(
+                f"{key}={value} is about an output layer that this network does not have; set "
+                "network.output=least-squares, or leave it out"
+            )
     if scenario.any_grows() or scenario.layer.kind == "parametric-softmax":
         return
     for key, value in pairs:
         if key.partition(".")[0] in ("layer", "optimizer"):
             raise ConfigError(
-                f"{key}={value} means nothing for learner=parametric, all of whose layers are "
-                "dense; leave it out, or set network.layers=mixed or growing"
+                f"{key}={value} is about growing layers, and this network has none; leave it out, "
+                "or let layers grow by network.hidden, network.layers or network.output"
             )
 
 

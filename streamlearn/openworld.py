@@ -85,6 +85,11 @@ class OpenLearner:
                 f"{what} depends on how many features there are, which is not known here; use "
                 "layer.kappa, or layer=rbf with layer.gamma"
             )
+        if settings.solves():
+            raise ConfigError(
+                "network.output=least-squares keeps sums that cannot be made wider, and the widths "
+                "of records are not known beforehand; leave network.output out"
+            )
         if settings.learner.revisit != "append":
             raise ConfigError(
                 f"learner.revisit={settings.learner.revisit} needs samples that are known by a "

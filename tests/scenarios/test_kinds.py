@@ -28,6 +28,8 @@ KINDS: dict[str, tuple[str, ...]] = {
     "softmax": ("learner=parametric", "layer=parametric-softmax", "layer.width=30"),
     "reservoir": ("learner=parametric", "network.width=20", "learner.rehearsal=9",
                   "learner.reservoir=120"),
+    "second order": ("network.output=least-squares", "least_squares.keys=90",
+                     "network.hidden=1", "learner.rehearsal=8", "least_squares.again=0.5"),
     "knn": ("learner=knn", "learner.weighting=kernel"),
     "ridge": ("learner=ridge",),
     "discriminant": ("learner=discriminant",),

@@ -29,6 +29,7 @@ def test_the_scenarios_that_are_promised_are_there() -> None:
         "stdin",
         "shuttle-onepass",
         "fashion-onepass",
+        "cifar10-bounded",
         "cifar10-onepass",
         "cifar10-onepass-pixels",
         "split-cifar10",
