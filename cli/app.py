@@ -393,6 +393,26 @@ def compact(run: Run, json: Json = False) -> int:
 
 
 @app.command()
+def report(
+    runs: Annotated[
+        list[str], typer.Argument(metavar="RUN…", help="Run directories.", show_default=False)
+    ],
+    page: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE.html", help="What to write.")
+    ] = Path("report.html"),
+) -> int:
+    """Write one page about runs: curves, classes, marks and settings, several side by side."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .report import report as write
+
+        return _printed(lambda output: write([find_run(run) for run in runs], page, output))
+
+
+@app.command()
 def export(
     run: Run,
     to: Annotated[

@@ -1,0 +1,248 @@
+"""`report`: one page of HTML about one or several runs, that needs nothing else."""
+
+import html
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from streamlearn.errors import ConfigError
+from streamlearn.storage import RunPath, files
+
+from . import report_charts as charts
+from .describe import CONTINUAL, FORMULAS
+from .format import MISSING, count, duration, figure, number, percent, rate, size
+from .output import Output
+from .report_facts import RunFacts, facts_of, settings_lines
+
+__all__ = ["check_page", "report"]
+
+_STYLE = """
+:root { color-scheme: light dark; --line: #8884; }
+body { font: 15px/1.5 system-ui, sans-serif; max-width: 84rem; margin: 2rem auto; padding: 0 1rem; }
+h1 { font-size: 1.4rem; } h2 { font-size: 1.15rem; margin-top: 2.2rem; }
+h3 { font-size: 1rem; margin: 1rem 0 .3rem; }
+.wide { overflow-x: auto; }
+.side { display: flex; flex-wrap: wrap; gap: 1rem 2rem; align-items: flex-start; }
+figure { margin: 0; flex: 0 1 37rem; min-width: 0; } figure svg { max-width: 100%; height: auto; }
+table { border-collapse: collapse; } td, th { padding: .15rem 1rem .15rem 0; text-align: left; }
+th { font-weight: 600; border-bottom: 1px solid var(--line); }
+td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
+details { margin-top: 1rem; } .note { opacity: .75; }
+"""
+
+_MOST_CLASSES = 60
+
+
+def check_page(path: Path) -> None:
+    """Refuse a file that could not be written, before runs are read.
+
+    Raises:
+        ConfigError: no .html, no such folder, or matplotlib is missing.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"-o {str(path)!r} is no HTML file; give a name that ends in .html")
+    folder = path.absolute().parent
+    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
+        raise ConfigError(
+            f"-o {str(path)!r} cannot be written there; name a file in a folder that there is and "
+            "that you may write to"
+        )
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise ConfigError(
+            "report needs matplotlib, which is not installed: pip install 'streamlearn[plot]'"
+        ) from None
+
+
+def report(paths: Sequence[RunPath], page: Path, output: Output) -> None:
+    """Write a page about runs.
+
+    Raises:
+        StreamlearnError: a run cannot be read or the page not be written; one that was there
+            before is as it was.
+    """
+    check_page(page)
+    runs = [facts_of(path) for path in paths]
+    if all("commit" not in run.facts for run in runs):
+        raise ConfigError(
+            f"run {runs[0].name!r} has no checkpoint yet to report of; wait for its first"
+        )
+    files.write_whole(page.absolute(), _page(runs).encode("utf-8", "replace"))
+    output.line(f"report  {page}")
+
+
+def _page(runs: Sequence[RunFacts]) -> str:
+    names = _names(runs)
+    title = html.escape(", ".join(names))
+    parts = [f"<h1>{title}</h1>", _figures(runs, names), *_curves(runs, names)]
+    for run, name in zip(runs, names, strict=True):
+        parts += _matrices(run, name if len(runs) > 1 else "")
+    parts += [_settings(runs, names)]
+    return (
+        '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f'<link rel="icon" href="data:,"><title>{title}</title><style>{_STYLE}</style></head>\n'
+        f"<body>{chr(10).join(parts)}</body></html>\n"
+    )
+
+
+def _names(runs: Sequence[RunFacts]) -> list[str]:
+    """The runs' names; with their places where two are called alike."""
+    names = [run.name for run in runs]
+    if len(set(names)) == len(names):
+        return names
+    return [f"{run.name} ({run.facts['run']})" for run in runs]
+
+
+def _figures(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
+    """A column of figures for each run."""
+    rows: list[tuple[str, list[str]]] = [
+        ("scenario", [str(run.facts["scenario"]) for run in runs]),
+        ("status", [str(run.facts["status"]) for run in runs]),
+        ("samples", [count(run.facts.get("samples", 0)) for run in runs]),
+    ]
+    keys = dict.fromkeys(
+        key
+        for run in runs
+        for key, value in run.summary.items()
+        if key.startswith(("prequential_", "test_", "windowed_")) and isinstance(value, float)
+    )
+    for key in keys:
+        values = [run.summary.get(key) for run in runs]
+        rows.append((key.replace("_", " "), [_shown(key, value) for value in values]))
+    rows += [
+        ("learnt in", [duration(run.summary.get("seconds", 0.0)) for run in runs]),
+        ("rate", [_rate(run) for run in runs]),
+        ("tuples", [count(sum(_tuples(run))) for run in runs]),
+        ("learner", [size(run.summary.get("learner_bytes", 0)) for run in runs]),
+        ("on disk", [size(run.facts.get("disk_bytes", 0)) for run in runs]),
+    ]
+    if any("drifts" in run.summary for run in runs):
+        rows.append(("drifts", [count(run.summary.get("drifts", 0)) for run in runs]))
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("", *names))
+    body = "".join(
+        f"<tr><td>{html.escape(title)}</td>"
+        + "".join(f"<td>{html.escape(value)}</td>" for value in values)
+        + "</tr>"
+        for title, values in rows
+    )
+    return f'<div class="wide"><table><tr>{head}</tr>{body}</table></div>'
+
+
+def _shown(key: str, value: float | None) -> str:
+    if value is None:
+        return MISSING
+    shares = ("accuracy", "coverage", "f1")
+    return percent(value) if key.endswith(shares) else figure(value)
+
+
+def _rate(run: RunFacts) -> str:
+    seconds = run.summary.get("seconds") or 0.0
+    return rate(run.facts.get("samples", 0) / seconds) if seconds else MISSING
+
+
+def _tuples(run: RunFacts) -> list[int]:
+    return [layer["tuples"] - layer["dead"] for layer in run.facts.get("layers", ())]
+
+
+def _curves(runs: Sequence[RunFacts], names: Sequence[str]) -> list[str]:
+    """Quality, tuples, memory and throughput against samples."""
+    several = len(runs) > 1
+    numbers = runs[0].numbers
+    if any(run.numbers != numbers for run in runs):
+        raise ConfigError(
+            "these runs have classes and numbers as targets, which no one curve can show; report "
+            "of them apart"
+        )
+    lines = [
+        (f"{name}: {what}" if several else what, run.course, column)
+        for run, name in zip(runs, names, strict=True)
+        for what, column in (("over the whole stream", 1), ("in the window", 2))
+    ]
+    marks = {} if several else runs[0].marks
+    quality = "mean absolute error" if numbers else "prequential accuracy"
+    unit, factor = ("error", 1.0) if numbers else ("%", 100.0)
+    figures = [(quality, charts.curves(quality, lines, unit, factor=factor, marks=marks))]
+    tuples = [
+        (f"{name}: {layer}" if several else layer, series, 1)
+        for run, name in zip(runs, names, strict=True)
+        for layer, series in run.tuples.items()
+    ]
+    if tuples:
+        figures.append(("tuples", charts.curves("tuples", tuples, "tuples")))
+    titled = list(zip(names if several else [""], runs, strict=True))
+    for title, column, of_unit, scale in (
+        ("memory of tuples", 1, "MiB", 2.0**-20),
+        ("memory of the process", 3, "MiB", 2.0**-20),
+        ("throughput", 2, "samples a second", 1.0),
+    ):
+        drawn = [(name or title, run.load, column) for name, run in titled if len(run.load)]
+        figures.append((title, charts.curves(title, drawn, of_unit, factor=scale)))
+    return ["<h2>Along the stream</h2>", _side(figures), _noted(marks)]
+
+
+def _noted(marks: dict[str, list[int]]) -> str:
+    told = [f"{kind}: {len(places)}" for kind, places in marks.items()]
+    return f'<p class="note">{html.escape(", ".join(told))}</p>' if told else ""
+
+
+def _side(figures: Sequence[tuple[str, str]]) -> str:
+    cells = "".join(f"<figure><h3>{html.escape(name)}</h3>{svg}</figure>" for name, svg in figures)
+    return f'<div class="side">{cells}</div>'
+
+
+def _matrices(run: RunFacts, name: str) -> list[str]:
+    """Recall by class, the confusion matrix, and the accuracy of each experience after each."""
+    figures = []
+    by_class = run.summary.get("by_class") or {}
+    classes = [str(label) for label in by_class.get("class", ())]
+    if 0 < len(classes) <= _MOST_CLASSES:
+        recalls = [100 * (value or 0.0) for value in by_class["recall"]]
+        figures.append(("recall by class", charts.bars("recall by class", classes, recalls, "%")))
+    if 1 < len(run.confusion) <= _MOST_CLASSES:
+        shares = [[cell / max(1, sum(row)) for cell in row] for row in run.confusion]
+        label = "confusion: share of each true class, %"
+        figures.append((label, charts.matrix(label, shares, (classes, classes),
+                                             ("true class", "answered"))))  # fmt: skip
+    turns = run.summary.get("matrix")
+    if turns:
+        after = [str(place + 1) for place in range(len(turns))]
+        each = [str(place + 1) for place in range(len(turns[0]))]
+        rows = [[value or 0.0 for value in row] for row in turns]
+        label = "accuracy of each experience after each, %"
+        figures.append((label, charts.matrix(label, rows, (after, each),
+                                             ("after", "experience"))))  # fmt: skip
+    if not figures:
+        return []
+    title = f"Classes: {html.escape(name)}" if name else "Classes"
+    return [f"<h2>{title}</h2>", _side(figures), _continual(run) if turns else ""]
+
+
+def _continual(run: RunFacts) -> str:
+    rows = "".join(
+        f"<tr><td>{title}</td><td>{percent(run.summary.get(key))}</td>"
+        f"<td>{html.escape(FORMULAS[key])}</td></tr>"
+        for title, key in CONTINUAL
+    )
+    return f"<table>{rows}</table>"
+
+
+def _settings(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
+    """Every setting; those that differ first, where there are several runs."""
+    tables = [dict(settings_lines(run.scenario)) for run in runs]
+    keys = list(dict.fromkeys(key for table in tables for key in table))
+    differing = [key for key in keys if len({table.get(key) for table in tables}) > 1]
+    order = [*differing, *(key for key in keys if key not in set(differing))]
+    head = "".join(f"<th>{html.escape(name)}</th>" for name in ("setting", *names))
+    body = "".join(
+        f"<tr><td>{html.escape(key)}</td>"
+        + "".join(f"<td>{html.escape(table.get(key, MISSING))}</td>" for table in tables)
+        + "</tr>"
+        for key in order
+    )
+    note = f"{number(len(differing))} differ" if len(runs) > 1 else f"{len(keys)}"
+    return (
+        f"<details><summary>Settings ({note})</summary>"
+        f'<div class="wide"><table><tr>{head}</tr>{body}</table></div></details>'
+    )
