@@ -1,16 +1,19 @@
 """Sections of settings: what all of them share, and the one sentence for what is wrong in one."""
 
 import difflib
+import re
 from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 __all__ = [
+    "About",
     "OptionalBool",
     "OptionalFloat",
     "OptionalInt",
     "Settings",
+    "about",
     "bare_kind",
     "explain",
     "kind_or",
@@ -22,6 +25,25 @@ class Settings(BaseModel):
     """A section of settings: unknown keys are errors, and a section never changes once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class About(NamedTuple):
+    """What a setting means, the unit of its values, and what a larger one does; "" where unsaid."""
+
+    meaning: str
+    unit: str
+    more: str
+
+
+_ABOUT = re.compile(
+    r"(?P<meaning>.*?)(?: \[(?P<unit>[^]]+)\])?(?:; more: (?P<more>.+))?", re.DOTALL
+)
+
+
+def about(description: str | None) -> About:
+    """The parts of a setting's description, `MEANING [UNIT]; more: WHAT RAISING IT DOES`."""
+    found = _ABOUT.fullmatch(description or "")
+    return About(*(part or "" for part in found.groups())) if found else About("", "", "")
 
 
 def bare_kind(value: Any) -> Any:
