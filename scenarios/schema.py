@@ -349,8 +349,8 @@ class EvaluationSettings(Settings):
         None,
         gt=0,
         le=1,
-        description="probability below which an answer counts as withheld, for the coverage and the "
-        "accuracy of the others; none: not counted [probability]; more: fewer answers, "
+        description="probability below which an answer counts as withheld, for the coverage and "
+        "the accuracy of the others; none: not counted [probability]; more: fewer answers, "
         "surer ones",
     )
     test: bool = Field(True, description="score the held-out test set at the end")
@@ -376,8 +376,8 @@ class CheckpointSettings(Settings):
     every_seconds: float = Field(
         30.0,
         gt=0,
-        description="seconds between commits [seconds]; more: less is written; more is learnt again "
-        "after a crash",
+        description="seconds between commits [seconds]; more: less is written; more is learnt "
+        "again after a crash",
     )
     every_steps: OptionalInt = Field(
         None,
@@ -389,8 +389,8 @@ class CheckpointSettings(Settings):
         1,
         ge=1,
         le=10_000,
-        description="newest commits that can be gone back to [commits]; more: more to go back to; a "
-        "little more disk",
+        description="newest commits that can be gone back to [commits]; more: more to go back to; "
+        "a little more disk",
     )
 
 

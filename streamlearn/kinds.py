@@ -42,8 +42,8 @@ class TrainingSettings(Settings):
         64,
         ge=1,
         le=65536,
-        description="samples scored, then learnt, at once [samples]; more: faster, by larger matrix "
-        "products; samples of a batch do not learn from each other",
+        description="samples scored, then learnt, at once [samples]; more: faster, by larger "
+        "matrix products; samples of a batch do not learn from each other",
     )
     loss: LossName = Field(
         "auto", description="auto: cross-entropy for classes, squared error for numbers"
@@ -215,15 +215,15 @@ class ParametricSettings(TrainingSettings):
         None,
         ge=0,
         le=1,
-        description="γ of foof and mesa: how much of the inputs' second moments a step keeps; none: "
-        "the optimizer's own [share a step]; more: a longer and steadier estimate, "
+        description="γ of foof and mesa: how much of the inputs' second moments a step keeps; "
+        "none: the optimizer's own [share a step]; more: a longer and steadier estimate, "
         "slower to follow changes",
     )
     damping: OptionalFloat = Field(
         None,
         ge=0,
-        description="λ of foof and mesa, added to the inputs' second moments; none: the optimizer's "
-        "own [mean squared input]; more: steps become more like those of sgd",
+        description="λ of foof and mesa, added to the inputs' second moments; none: the "
+        "optimizer's own [mean squared input]; more: steps become more like those of sgd",
     )
     inverse: Literal["cholesky", "newton_schulz"] | None = Field(
         None,
@@ -239,15 +239,15 @@ class ParametricSettings(TrainingSettings):
     refresh: OptionalInt = Field(
         None,
         ge=1,
-        description="steps of foof and mesa from one inverse to the next; none: the optimizer's own "
-        "[steps]; more: faster, with older inverses",
+        description="steps of foof and mesa from one inverse to the next; none: the optimizer's "
+        "own [steps]; more: faster, with older inverses",
     )
     forget: OptionalFloat = Field(
         None,
         ge=0,
         lt=2,
-        description="β of delta: how much of what a layer said along an input goes first; none: the "
-        "optimizer's own [share]; more: what was said before of such inputs is "
+        description="β of delta: how much of what a layer said along an input goes first; none: "
+        "the optimizer's own [share]; more: what was said before of such inputs is "
         "forgotten sooner",
     )
     form: Literal["sequential", "batch"] | None = Field(
@@ -354,8 +354,8 @@ class KNNSettings(PlainSettings):
     bandwidth: OptionalFloat = Field(
         None,
         gt=0,
-        description="of the Gaussian; none: the k-th neighbour's distance [distance]; more: further "
-        "neighbours count more",
+        description="of the Gaussian; none: the k-th neighbour's distance [distance]; more: "
+        "further neighbours count more",
     )
 
     @model_validator(mode="after")
@@ -386,8 +386,8 @@ class RidgeSettings(PlainSettings):
     refresh: int = Field(
         8,
         ge=1,
-        description="steps from one solution to the next while learning [steps]; more: faster, with "
-        "answers by older solutions",
+        description="steps from one solution to the next while learning [steps]; more: faster, "
+        "with answers by older solutions",
     )
 
 
@@ -405,8 +405,8 @@ class DiscriminantSettings(PlainSettings):
     refresh: int = Field(
         8,
         ge=1,
-        description="steps from one solution to the next while learning [steps]; more: faster, with "
-        "answers by older solutions",
+        description="steps from one solution to the next while learning [steps]; more: faster, "
+        "with answers by older solutions",
     )
 
 
@@ -417,8 +417,8 @@ class KernelSettings(PlainSettings):
     regularisation: float = Field(
         0.1,
         gt=0,
-        description="λ, added to the kernel's diagonal [kernel]; more: smoother: single samples are "
-        "fitted less",
+        description="λ, added to the kernel's diagonal [kernel]; more: smoother: single samples "
+        "are fitted less",
     )
     bandwidth: OptionalFloat = Field(
         None,

@@ -147,8 +147,8 @@ class PatchSettings(Settings):
     filters: int = Field(
         200,
         ge=1,
-        description="random patches used as filters [filters]; more: better features, from a slower "
-        "encoder",
+        description="random patches used as filters [filters]; more: better features, from a "
+        "slower encoder",
     )
     patch: int = Field(
         6, ge=1, description="side of a patch [pixels]; more: filters see larger structures"
@@ -265,20 +265,20 @@ class SoftmaxSettings(_Start):
     lr_weight: float = Field(
         0.003,
         ge=0,
-        description="rate η_w at which the output layer's weights are written [step per unit of ⟨s, "
-        "g⟩]; more: answers that were too large are pulled back more",
+        description="rate η_w at which the output layer's weights are written [step per unit of "
+        "⟨s, g⟩]; more: answers that were too large are pulled back more",
     )
     lr_weight_hidden: float = Field(
         0.003,
         ge=0,
-        description="rate η_w at which the hidden layers' weights are written [step per unit of ⟨s, "
-        "g⟩]; more: hidden answers that were too large are pulled back more",
+        description="rate η_w at which the hidden layers' weights are written [step per unit of "
+        "⟨s, g⟩]; more: hidden answers that were too large are pulled back more",
     )
     bound: OptionalFloat = Field(
         None,
         gt=0,
-        description="limit of |⟨s, g⟩| in a weight; none: no limit [⟨s, g⟩]; more: rare, very wrong "
-        "answers may write heavier tuples",
+        description="limit of |⟨s, g⟩| in a weight; none: no limit [⟨s, g⟩]; more: rare, very "
+        "wrong answers may write heavier tuples",
     )
 
 
@@ -428,8 +428,8 @@ class MLPSettings(Settings):
         1,
         ge=0,
         le=64,
-        description="residual layers before the output layer [layers]; more: deeper features; every "
-        "growing layer stores tuples of its own, so memory and time rise with it",
+        description="residual layers before the output layer [layers]; more: deeper features; "
+        "every growing layer stores tuples of its own, so memory and time rise with it",
     )
     layers: Layers = None
     growing: int = Field(
