@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .completion import complete_run, complete_word
+from .completion import complete_key_or_word, complete_resumable, complete_run, complete_word
 
 if TYPE_CHECKING:
     from streamlearn.scenarios.session import Session
@@ -32,6 +32,15 @@ Words = Annotated[
         metavar="[KEY=VALUE]...",
         help="Settings, such as scenario=NAME, data.limit=2000, seed=3, run.name=mine.",
         autocompletion=complete_word,
+        show_default=False,
+    ),
+]
+Again = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings that may change, such as checkpoint.keep=5 or data.path=moved.csv.",
+        autocompletion=complete_resumable,
         show_default=False,
     ),
 ]
@@ -86,7 +95,7 @@ def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Qu
 @app.command()
 def resume(
     run: Run,
-    words: Words = None,
+    words: Again = None,
     at: Annotated[
         int | None,
         typer.Option(
@@ -229,11 +238,52 @@ def sweep(
 
 
 @app.command()
-def scenarios(json: Json = False) -> int:
+def scenarios(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also what each of them sets, and its meaning.")
+    ] = False,
+    json: Json = False,
+) -> int:
     """List the built-in scenarios."""
     from .listing import list_scenarios
 
-    return _printed(lambda output: list_scenarios(output, json))
+    return _printed(lambda output: list_scenarios(output, json, verbose))
+
+
+@app.command()
+def explain_config(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE | KEY | SECTION]...",
+            help="Settings as for run, and the keys or sections to explain; all without any.",
+            autocompletion=complete_key_or_word,
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Explain the keys of a scenario: meaning, unit, default, range, and what raising one does."""
+    from .explain_config import explain_config as show
+
+    return _printed(lambda output: show(words or [], output, json))
+
+
+@app.command()
+def doctor(
+    folder: Annotated[
+        str,
+        typer.Option("--dir", metavar="DIR", help="Where runs are kept; its disk is looked at."),
+    ] = "runs",
+    json: Json = False,
+) -> int:
+    """Say what will be used here and why, and what is missing; exit code 2 if something must be.
+
+    Device and dtype, threads, memory, disk, the packages and their versions, the terminal.
+    """
+    from .doctor import doctor as examine
+
+    return examine(folder, json=json)
 
 
 @app.command()
@@ -274,7 +324,7 @@ def watch(run: Run, json: Json = False, plain: Plain = False, quiet: Quiet = Fal
 
 
 @app.command()
-def evaluate(run: Run, words: Words = None, json: Json = False, quiet: Quiet = False) -> int:
+def evaluate(run: Run, words: Again = None, json: Json = False, quiet: Quiet = False) -> int:
     """Score a run's last checkpoint on the held-out test."""
     from .signals import StopSignals
 

@@ -27,6 +27,7 @@ __all__ = [
     "RunSettings",
     "Scenario",
     "StreamSettings",
+    "keys_of_data",
 ]
 
 DataKind = Literal[
@@ -96,6 +97,12 @@ _KEYS_OF_TEACHER = frozenset({"kind", "limit"})
 """Of those, the ones that mean something for samples that are made as they are read."""
 
 _KEYS_OF_RECORDS = frozenset({"kind", "limit", "on_error"})
+
+
+def keys_of_data(kind: DataKind) -> frozenset[str]:
+    """The keys of the section `data` that mean something for this kind, `kind` among them."""
+    every = _KEYS_OF_TEACHER if kind == "teacher" else _KEYS_OF_EVERY_KIND
+    return _KEYS_OF_KIND[kind] | (_KEYS_OF_RECORDS if kind in RECORD_KINDS else every)
 
 
 def _names(value: Any) -> Any:
@@ -269,9 +276,7 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _keys_fit_kind(self) -> Self:
-        every = _KEYS_OF_TEACHER if self.kind == "teacher" else _KEYS_OF_EVERY_KIND
-        every = _KEYS_OF_RECORDS if self.kind in RECORD_KINDS else every
-        known = _KEYS_OF_KIND[self.kind] | every
+        known = keys_of_data(self.kind)
         for key in sorted(self.model_fields_set - known):
             if getattr(self, key) != _default_of(self, key):
                 raise ValueError(

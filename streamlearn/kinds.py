@@ -225,10 +225,12 @@ class ParametricSettings(TrainingSettings):
         description="λ of foof and mesa, added to the inputs' second moments; none: the "
         "optimizer's own [mean squared input]; more: steps become more like those of sgd",
     )
-    inverse: Literal["cholesky", "newton_schulz"] | None = Field(
-        None,
-        description="how foof and mesa invert: exactly, or by Newton–Schulz iterations; none: the "
-        "optimizer's own",
+    inverse: Annotated[Literal["cholesky", "newton_schulz"] | None, BeforeValidator(none_word)] = (
+        Field(
+            None,
+            description="how foof and mesa invert: exactly, or by Newton–Schulz iterations; none: "
+            "the optimizer's own",
+        )
     )
     iterations: OptionalInt = Field(
         None,
@@ -250,7 +252,7 @@ class ParametricSettings(TrainingSettings):
         "the optimizer's own [share]; more: what was said before of such inputs is "
         "forgotten sooner",
     )
-    form: Literal["sequential", "batch"] | None = Field(
+    form: Annotated[Literal["sequential", "batch"] | None, BeforeValidator(none_word)] = Field(
         None,
         description="of delta: the rows of a batch one after the other, or all from the weights "
         "before it; none: the optimizer's own",

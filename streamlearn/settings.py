@@ -420,6 +420,9 @@ Layers = Annotated[
 ]
 
 
+Output = Annotated[Literal["growing", "dense"] | None, BeforeValidator(none_word)]
+
+
 class MLPSettings(Settings):
     """Residual layers and an output layer, each behind RMSNorm."""
 
@@ -438,7 +441,7 @@ class MLPSettings(Settings):
         description="hidden layers that grow, where layers are mixed [layers]; more: more layers "
         "remember samples, fewer are trained",
     )
-    output: Literal["growing", "dense"] | None = Field(
+    output: Output = Field(
         None, description="the output layer; none: as layers say, dense where they are mixed"
     )
     width: int = Field(
@@ -470,9 +473,7 @@ class ViTSettings(Settings):
         description="feed-forward layers that grow, where mixed [layers]; more: more layers "
         "remember samples, fewer are trained",
     )
-    output: Literal["growing", "dense"] | None = Field(
-        "dense", description="the output layer; none: as layers say"
-    )
+    output: Output = Field("dense", description="the output layer; none: as layers say")
     patch: int = Field(
         8, ge=1, description="side of a patch [pixels]; more: fewer, coarser tokens: faster"
     )
@@ -530,7 +531,7 @@ class OptimizerSettings(Settings):
 class MemorySettings(Settings):
     """How tuples are kept."""
 
-    block_rows: int | None = Field(
+    block_rows: OptionalInt = Field(
         None,
         ge=512,
         multiple_of=512,
