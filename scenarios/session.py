@@ -52,7 +52,15 @@ from streamlearn.storage import (
 )
 from streamlearn.streams.records import Quarantine, Quarantined
 
-from .build import Parts, build_loop, may_widen, open_parts, open_splits, settle_task
+from .build import (
+    Parts,
+    build_loop,
+    late_encoder,
+    may_widen,
+    open_parts,
+    open_splits,
+    settle_task,
+)
 from .schema import RECORD_KINDS, Scenario
 from .summary import final_metrics, summary_of, width_of
 from .words import expanded, override
@@ -149,6 +157,7 @@ class Session:
             store.discard()  # it holds nothing yet
             raise
         session._notices += parts.schema.splitlines()
+        session._notices += late_encoder(scenario, parts.loop.stream.total)
         session._is_new = True
         return session
 
