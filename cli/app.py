@@ -23,6 +23,8 @@ app = typer.Typer(
     name="streamlearn",
     help="Learn from a stream in a single pass, with a memory that grows and is kept on disk.",
     pretty_exceptions_enable=False,
+    # Help in colour and boxes takes as long again as all else, and is less plain to read out.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -75,7 +77,7 @@ def streamlearn(
     return 0
 
 
-@app.command()
+@app.command(short_help="Learn a scenario's stream; without words, the default one.")
 def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Quiet = False) -> int:
     """Learn a scenario's stream; without words, the default scenario.
 
@@ -92,7 +94,7 @@ def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Qu
     return learn(start, Options(json, plain, quiet))
 
 
-@app.command()
+@app.command(short_help="Go on with a run from its last checkpoint, or an older one.")
 def resume(
     run: Run,
     words: Again = None,
@@ -122,7 +124,7 @@ def resume(
     return learn(start, Options(json, plain, quiet))
 
 
-@app.command()
+@app.command(short_help="Let several learners learn one stream.")
 def compare(
     words: Words = None,
     learner: Annotated[
@@ -169,7 +171,7 @@ def compare(
     return show(words or [], learner or [], png, Options(json, plain, quiet))
 
 
-@app.command()
+@app.command(short_help="Run every combination of the values of words, as a grid.")
 def sweep(
     words: Annotated[
         list[str] | None,
@@ -250,7 +252,7 @@ def scenarios(
     return _printed(lambda output: list_scenarios(output, json, verbose))
 
 
-@app.command()
+@app.command(short_help="Explain the keys of a scenario.")
 def explain_config(
     words: Annotated[
         list[str] | None,
@@ -269,7 +271,7 @@ def explain_config(
     return _printed(lambda output: show(words or [], output, json))
 
 
-@app.command()
+@app.command(short_help="Say what will be used here and why, and what is missing.")
 def doctor(
     folder: Annotated[
         str,
@@ -296,7 +298,7 @@ def inspect(run: Run, json: Json = False) -> int:
     return _printed(lambda output: show(find_run(run), output, json))
 
 
-@app.command()
+@app.command(short_help="Print the facts of a run for scripts.")
 def info(run: Run, json: Json = False) -> int:
     """Print the facts of a run for scripts: one JSON object, or a line a fact."""
     from streamlearn.storage import find_run
@@ -338,7 +340,7 @@ def evaluate(run: Run, words: Again = None, json: Json = False, quiet: Quiet = F
         return _printed(lambda output: show(events, output, json=json, quiet=quiet))
 
 
-@app.command()
+@app.command(short_help="Read every byte of a run and name each file that is damaged.")
 def verify(
     run: Run,
     json: Json = False,
@@ -360,7 +362,7 @@ def verify(
         return output_code(output.failed) or code
 
 
-@app.command()
+@app.command(short_help="Leave the dead tuples out of a run's shards.")
 def compact(run: Run, json: Json = False) -> int:
     """Leave the dead tuples of a run that is not running out of its shards, to free their room.
 
@@ -376,7 +378,7 @@ def compact(run: Run, json: Json = False) -> int:
         return _printed(lambda output: leave_out(find_run(run), output, json))
 
 
-@app.command()
+@app.command(short_help="Write a run's tuples to a file or folder of a common format.")
 def export(
     run: Run,
     to: Annotated[
