@@ -111,7 +111,5 @@ def _key_lines(key: Key, width: int) -> Iterator[str]:
     head = key.name if key.here is None else f"{key.name} = {key.here or '(not set)'}"
     yield from textwrap.wrap(f"{head}  [{'; '.join(facts)}]", width, subsequent_indent="    ")
     meaning = f"{key.meaning}; may change when a run is resumed" if key.resumable else key.meaning
-    indent = {"initial_indent": "    ", "subsequent_indent": "    "}
-    yield from textwrap.wrap(meaning, width, **indent)
-    if key.more:
-        yield from textwrap.wrap(f"raising it: {key.more}", width, **indent)
+    for text in [meaning, *([f"raising it: {key.more}"] if key.more else [])]:
+        yield from textwrap.wrap(text, width, initial_indent="    ", subsequent_indent="    ")

@@ -134,11 +134,15 @@ def _settings() -> str:
     ]
     for section in [None, *sections_of()]:
         inside = [key for key in keys if key.section == (section.name if section else "")]
-        kinds = list(section.kinds) if section and inside and inside[0].kind else [None]
+        # Of `data` the kinds are values of a key; other sections have keys of their own for each.
+        kinds: list[str | None] = [None]
+        if section is not None and inside[0].kind is not None:
+            kinds = list(section.kinds)
         if section is not None:
             lines += ["", f"## {section.name}", "", _sentence(section.meaning)]
             if kinds != [None]:
-                lines[-1] += f" `{section.name}=KIND` chooses one of: {', '.join(kinds)}."
+                named = ", ".join(section.kinds)
+                lines[-1] += f" `{section.name}=KIND` chooses one of: {named}."
         for kind in kinds:
             own = [key for key in inside if key.kind == kind]
             if kind is not None and section is not None:

@@ -145,9 +145,8 @@ class Reader:
     ) -> str:
         from streamlearn.cli.main import main
 
-        words = [os.path.expanduser(word) for word in words]
         before, output = sys.stdin, io.StringIO()
-        sys.stdin = stdin or io.StringIO()  # type: ignore[assignment]
+        sys.stdin = stdin or io.StringIO()
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 code = main(words)
@@ -161,7 +160,7 @@ class Reader:
             ["bash", "-ec", left], env=self._environment, stdout=subprocess.PIPE
         ) as writer:
             assert writer.stdout is not None
-            with io.TextIOWrapper(writer.stdout) as stdin:  # type: ignore[type-var]
+            with io.TextIOWrapper(writer.stdout) as stdin:
                 return self._in_process(words, block, stdin)
 
     def _stopped(self, command: str, block: Block) -> str:

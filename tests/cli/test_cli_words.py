@@ -1,5 +1,6 @@
 """explain-config, doctor, completion, and the files that are generated from the code."""
 
+import importlib.metadata
 import json
 import os
 import shutil
@@ -91,7 +92,7 @@ def test_a_problem_has_a_remedy_and_exit_code_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     wanted = ["torch>=99", "gone-package>=1", 'obstoer>=1; extra == "s3"', "numpy>=1"]
-    monkeypatch.setattr(packaged.metadata, "requires", lambda _: wanted)
+    monkeypatch.setattr(importlib.metadata, "requires", lambda _: wanted)
     (tmp_path / "file").touch()
     found = examined(tmp_path / "file")
     assert found["torch"].state == found["gone-package"].state == found["runs"].state == "problem"
