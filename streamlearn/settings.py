@@ -250,8 +250,7 @@ class _Start(_Rates):
     start_rows: int = Field(
         16,
         ge=1,
-        description="random keys that a layer starts from, together of weight 1 [tuples]; more: a "
-        "more even start",
+        description="random keys that a layer starts from [tuples]; more: a more even start",
     )
     start_values: Literal["zero", "random"] = Field(
         "zero", description="values of the starting keys: none, or random ones"
