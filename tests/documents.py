@@ -118,12 +118,10 @@ class Reader:
         assert runner.failures == 0, report.getvalue()
 
     def _command(self, command: str, block: Block) -> str:
-        if block.mark == "stopped":
-            return self._stopped(command, block)
         words = _words(command)
         if words[0] == "streamlearn" and not _OPERATORS & set(words):
             return self._in_process(words[1:], block)
-        if words.count("|") == 1 and not (_OPERATORS - {"|"}) & set(words):
+        if words.count("|") == 1:
             left, _, right = command.partition("|")
             with contextlib.suppress(ValueError):  # that one stands in quotes
                 if _words(right)[0] == "streamlearn":
@@ -145,40 +143,45 @@ class Reader:
     ) -> str:
         from streamlearn.cli.main import main
 
-        before, output = sys.stdin, io.StringIO()
+        stopped = block.mark == "stopped"
+        before, output = sys.stdin, _Stopping(block.said) if stopped else io.StringIO()
         sys.stdin = stdin or io.StringIO()
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 code = main(words)
         finally:
             sys.stdin = before
-        assert code == 0, f"{block.place}: streamlearn {words}\n{output.getvalue()}"
+        expected = 130 if stopped else 0
+        assert code == expected, f"{block.place}: {code} of {words}\n{output.getvalue()}"
         return output.getvalue()
 
     def _piped(self, left: str, words: list[str], block: Block) -> str:
         with subprocess.Popen(
-            ["bash", "-ec", left], env=self._environment, stdout=subprocess.PIPE
-        ) as writer:
-            assert writer.stdout is not None
-            with io.TextIOWrapper(writer.stdout) as stdin:
-                return self._in_process(words, block, stdin)
-
-    def _stopped(self, command: str, block: Block) -> str:
-        with subprocess.Popen(
-            ["bash", "-ec", f"exec {command}" if "|" not in command else command],
-            env=self._environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            ["bash", "-ec", left], env=self._environment, stdout=subprocess.PIPE,
             start_new_session=True,
-        ) as child:  # fmt: skip
-            assert child.stdout is not None
-            printed = ""
-            for line in child.stdout:
-                printed += line
-                if block.said in line:
-                    os.killpg(child.pid, signal.SIGINT)
-                    break
-            printed += child.stdout.read()
-        assert child.returncode == 130, f"{block.place}: {command}\n{printed}"
-        return printed
+        ) as writer:  # fmt: skip
+            assert writer.stdout is not None
+            try:
+                with io.TextIOWrapper(writer.stdout) as stdin:
+                    return self._in_process(words, block, stdin)
+            finally:
+                with contextlib.suppress(ProcessLookupError):  # it is done
+                    os.killpg(writer.pid, signal.SIGTERM)
+
+
+class _Stopping(io.StringIO):
+    """Ctrl-C, once, when a text has been written."""
+
+    def __init__(self, awaited: str) -> None:
+        super().__init__()
+        self._awaited = awaited
+
+    def write(self, text: str) -> int:
+        written = super().write(text)
+        if self._awaited and self._awaited in text:
+            self._awaited = ""
+            signal.raise_signal(signal.SIGINT)
+        return written
 
 
 def _shape(line: str) -> str:
