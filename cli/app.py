@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .completion import complete_run, complete_word
+from .completion import complete_key_or_word, complete_resumable, complete_run, complete_word
 
 if TYPE_CHECKING:
     from streamlearn.scenarios.session import Session
@@ -23,6 +23,8 @@ app = typer.Typer(
     name="streamlearn",
     help="Learn from a stream in a single pass, with a memory that grows and is kept on disk.",
     pretty_exceptions_enable=False,
+    # Help in colour and boxes takes as long again as all else, and is less plain to read out.
+    rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
@@ -32,6 +34,15 @@ Words = Annotated[
         metavar="[KEY=VALUE]...",
         help="Settings, such as scenario=NAME, data.limit=2000, seed=3, run.name=mine.",
         autocompletion=complete_word,
+        show_default=False,
+    ),
+]
+Again = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[KEY=VALUE]...",
+        help="Settings that may change, such as checkpoint.keep=5 or data.path=moved.csv.",
+        autocompletion=complete_resumable,
         show_default=False,
     ),
 ]
@@ -66,7 +77,7 @@ def streamlearn(
     return 0
 
 
-@app.command()
+@app.command(short_help="Learn a scenario's stream; without words, the default one.")
 def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Quiet = False) -> int:
     """Learn a scenario's stream; without words, the default scenario.
 
@@ -83,10 +94,10 @@ def run(words: Words = None, json: Json = False, plain: Plain = False, quiet: Qu
     return learn(start, Options(json, plain, quiet))
 
 
-@app.command()
+@app.command(short_help="Go on with a run from its last checkpoint, or an older one.")
 def resume(
     run: Run,
-    words: Words = None,
+    words: Again = None,
     at: Annotated[
         int | None,
         typer.Option(
@@ -113,7 +124,7 @@ def resume(
     return learn(start, Options(json, plain, quiet))
 
 
-@app.command()
+@app.command(short_help="Let several learners learn one stream.")
 def compare(
     words: Words = None,
     learner: Annotated[
@@ -160,7 +171,7 @@ def compare(
     return show(words or [], learner or [], png, Options(json, plain, quiet))
 
 
-@app.command()
+@app.command(short_help="Run every combination of the values of words, as a grid.")
 def sweep(
     words: Annotated[
         list[str] | None,
@@ -229,11 +240,52 @@ def sweep(
 
 
 @app.command()
-def scenarios(json: Json = False) -> int:
+def scenarios(
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Also what each of them sets, and its meaning.")
+    ] = False,
+    json: Json = False,
+) -> int:
     """List the built-in scenarios."""
     from .listing import list_scenarios
 
-    return _printed(lambda output: list_scenarios(output, json))
+    return _printed(lambda output: list_scenarios(output, json, verbose))
+
+
+@app.command(short_help="Explain the keys of a scenario.")
+def explain_config(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[KEY=VALUE | KEY | SECTION]...",
+            help="Settings as for run, and the keys or sections to explain; all without any.",
+            autocompletion=complete_key_or_word,
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Explain the keys of a scenario: meaning, unit, default, range, and what raising one does."""
+    from .explain_config import explain_config as show
+
+    return _printed(lambda output: show(words or [], output, json))
+
+
+@app.command(short_help="Say what will be used here and why, and what is missing.")
+def doctor(
+    folder: Annotated[
+        str,
+        typer.Option("--dir", metavar="DIR", help="Where runs are kept; its disk is looked at."),
+    ] = "runs",
+    json: Json = False,
+) -> int:
+    """Say what will be used here and why, and what is missing; exit code 2 if something must be.
+
+    Device and dtype, threads, memory, disk, the packages and their versions, the terminal.
+    """
+    from .doctor import doctor as examine
+
+    return examine(folder, json=json)
 
 
 @app.command()
@@ -246,7 +298,7 @@ def inspect(run: Run, json: Json = False) -> int:
     return _printed(lambda output: show(find_run(run), output, json))
 
 
-@app.command()
+@app.command(short_help="Print the facts of a run for scripts.")
 def info(run: Run, json: Json = False) -> int:
     """Print the facts of a run for scripts: one JSON object, or a line a fact."""
     from streamlearn.storage import find_run
@@ -274,7 +326,7 @@ def watch(run: Run, json: Json = False, plain: Plain = False, quiet: Quiet = Fal
 
 
 @app.command()
-def evaluate(run: Run, words: Words = None, json: Json = False, quiet: Quiet = False) -> int:
+def evaluate(run: Run, words: Again = None, json: Json = False, quiet: Quiet = False) -> int:
     """Score a run's last checkpoint on the held-out test."""
     from .signals import StopSignals
 
@@ -354,7 +406,7 @@ def explain(
         return output_code(output.failed) or code
 
 
-@app.command()
+@app.command(short_help="Read every byte of a run and name each file that is damaged.")
 def verify(
     run: Run,
     json: Json = False,
@@ -376,7 +428,7 @@ def verify(
         return output_code(output.failed) or code
 
 
-@app.command()
+@app.command(short_help="Leave the dead tuples out of a run's shards.")
 def compact(run: Run, json: Json = False) -> int:
     """Leave the dead tuples of a run that is not running out of its shards, to free their room.
 
@@ -412,7 +464,7 @@ def report(
         return _printed(lambda output: write([find_run(run) for run in runs], page, output))
 
 
-@app.command()
+@app.command(short_help="Write a run's tuples to a file or folder of a common format.")
 def export(
     run: Run,
     to: Annotated[

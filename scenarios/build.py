@@ -35,6 +35,7 @@ __all__ = [
     "Parts",
     "build_loop",
     "build_stream",
+    "late_encoder",
     "may_widen",
     "open_parts",
     "open_record_stream",
@@ -241,6 +242,18 @@ def settled(settings: LearnerSettings, samples: int | None) -> LearnerSettings:
         )
     whole = chosen.model_copy(update={"schedule_samples": samples})
     return settings.model_copy(update={"learner": whole})
+
+
+def late_encoder(scenario: Scenario, samples: int | None) -> list[str]:
+    """What to say where the encoder is fitted on all of the stream, or on more than there is."""
+    fit = scenario.encoder.fit
+    if scenario.data.kind in RECORD_KINDS or samples is None or fit < samples:
+        return []
+    return [
+        f"encoder.fit={fit} is not less than the stream's {samples} samples, so all of them are "
+        "scored by the fallback, and the accuracy while learning says nothing of the learner; set "
+        f"encoder.fit={max(1, samples // 4)}, say"
+    ]
 
 
 def _check_images(settings: LearnerSettings, shape: tuple[int, ...]) -> None:

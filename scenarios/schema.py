@@ -27,6 +27,7 @@ __all__ = [
     "RunSettings",
     "Scenario",
     "StreamSettings",
+    "keys_of_data",
 ]
 
 DataKind = Literal[
@@ -98,6 +99,12 @@ _KEYS_OF_TEACHER = frozenset({"kind", "limit"})
 _KEYS_OF_RECORDS = frozenset({"kind", "limit", "on_error"})
 
 
+def keys_of_data(kind: DataKind) -> frozenset[str]:
+    """The keys of the section `data` that mean something for this kind, `kind` among them."""
+    every = _KEYS_OF_TEACHER if kind == "teacher" else _KEYS_OF_EVERY_KIND
+    return _KEYS_OF_KIND[kind] | (_KEYS_OF_RECORDS if kind in RECORD_KINDS else every)
+
+
 def _names(value: Any) -> Any:
     """Names that are separated by commas."""
     if isinstance(value, str):
@@ -116,7 +123,11 @@ OptionalDomain = Annotated[DomainName | None, BeforeValidator(none_word)]
 class DataSettings(Settings):
     """Where samples come from and in which order."""
 
-    kind: DataKind = "digits"
+    kind: DataKind = Field(
+        "digits",
+        description="what is learnt from: a data set by name, the user's own files, or records as "
+        "they come",
+    )
     root: Path | None = Field(None, description="folder of the data set's files")
     path: Path | None = Field(
         None, description="a file or folder; - is the standard input, for jsonl and csv"
@@ -134,7 +145,8 @@ class DataSettings(Settings):
         None,
         ge=1,
         le=10_000,
-        description="groups of classes, where they come in turn, none: each by itself; or domains",
+        description="groups of classes, where they come in turn, none: each by itself; or domains "
+        "[groups]; more: fewer classes, or samples of a domain, at a time",
     )
     domain: OptionalDomain = Field(
         None,
@@ -146,19 +158,46 @@ class DataSettings(Settings):
         gt=0,
         le=1,
         description="items of the rarest class for each of the most frequent one, others between, "
-        "drawn by seed from what is learnt; none: all items",
+        "drawn by seed from what is learnt; none: all items [share]; more: less "
+        "imbalance: more items of the rare classes",
     )
-    limit: OptionalInt = Field(None, ge=1, description="learn only this many samples of the order")
-    epochs: int = Field(1, ge=1, le=100_000, description="passes over these samples")
+    limit: OptionalInt = Field(
+        None,
+        ge=1,
+        description="learn only this many samples of the order; none: all, without an end where "
+        "there is none [samples]; more: a longer stream",
+    )
+    epochs: int = Field(
+        1,
+        ge=1,
+        le=100_000,
+        description="passes over these samples [passes]; more: learns more, at as many times the "
+        "time and, but for learner.revisit=update, memory",
+    )
     augment: Literal["none", "paper"] = Field(
         "none", description="paper: images are shifted by up to 4 pixels and flipped, every epoch"
     )
-    holdout: float = Field(0.2, ge=0, lt=1, description="share held out where there is no test set")
+    holdout: float = Field(
+        0.2,
+        ge=0,
+        lt=1,
+        description="share held out where there is no test set [share]; more: a surer test, fewer "
+        "samples to learn from",
+    )
     validation: float = Field(
-        0.0, ge=0, lt=1, description="share of the training part that is scored at the end instead "
-        "of the test set, and not learnt: to choose settings by"
-    )  # fmt: skip
-    image_size: OptionalInt = Field(None, ge=1, description="side to resize images to, pixels")
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training part that is scored at the end instead of the test set, "
+        "and not learnt: to choose settings by [share]; more: surer figures, fewer samples to "
+        "learn from",
+    )
+    image_size: OptionalInt = Field(
+        None,
+        ge=1,
+        description="side to resize images to; none: that of the first image, which others then "
+        "have to have [pixels]; more: finer images, slower with its square",
+    )
     on_error: Literal["stop", "skip"] = Field(
         "stop", description="what an unusable item does: stop the run, or be named and counted"
     )
@@ -168,22 +207,63 @@ class DataSettings(Settings):
         "auto", description="what the target is; auto: numbers where some are not whole"
     )
     ignore: Names = Field((), description="columns to leave out, separated by commas")
-    delimiter: str | None = Field(None, description="of csv; found in the first lines if not given")
+    delimiter: str | None = Field(
+        None,
+        description="what stands between the columns of csv; found in the first lines if not given",
+    )
     idle_seconds: OptionalFloat = Field(
-        None, gt=0, description="seconds without new rows that end a watched folder; none: never"
+        None,
+        gt=0,
+        description="seconds without new rows that end a watched folder; none: never [seconds]; "
+        "more: waits longer for new files",
     )
 
     teacher: TeacherName = Field("residual", description="the function that labels the samples")
-    features: int = Field(100, ge=1, le=100_000, description="width of a sample")
-    outputs: int = Field(1, ge=1, le=10_000, description="numbers of a target")
-    hidden: int = Field(2, ge=0, le=64, description="residual blocks of the teacher")
-    width: int = Field(100, ge=1, le=1_000_000, description="of its blocks, or its keys")
-    kappa: float = Field(6.0, gt=0, le=500, description="largest logit of a softmax teacher")
+    features: int = Field(
+        100,
+        ge=1,
+        le=100_000,
+        description="width of a teacher's sample [features]; more: a harder task",
+    )
+    outputs: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="numbers of a teacher's target [numbers]; more: more to answer for each sample",
+    )
+    hidden: int = Field(
+        2,
+        ge=0,
+        le=64,
+        description="residual blocks of the teacher [blocks]; more: a harder function",
+    )
+    width: int = Field(
+        100,
+        ge=1,
+        le=1_000_000,
+        description="width of the teacher's blocks, or its keys [units]; more: a harder function",
+    )
+    kappa: float = Field(
+        6.0,
+        gt=0,
+        le=500,
+        description="largest logit of a softmax teacher [logit]; more: a sharper, harder function",
+    )
     inputs: InputName = Field("sphere", description="samples of length 1, or standard normal ones")
-    noise: float = Field(0.0, ge=0, description="deviation added to the targets to learn from")
-    test: int = Field(2000, ge=0, le=10_000_000, description="samples of the held-out test")
+    noise: float = Field(
+        0.0,
+        ge=0,
+        description="deviation added to the targets to learn from [units of the target]; more: a "
+        "harder task: the errors that remain rise with it",
+    )
+    test: int = Field(
+        2000,
+        ge=0,
+        le=10_000_000,
+        description="samples of the held-out test [samples]; more: a surer test; slower",
+    )
     seed: OptionalInt = Field(
-        None, ge=0, lt=2**63, description="of teacher and samples; none: the run's"
+        None, ge=0, lt=2**63, description="seed of teacher and samples; none: the run's [number]"
     )
 
     @model_validator(mode="before")
@@ -196,9 +276,7 @@ class DataSettings(Settings):
 
     @model_validator(mode="after")
     def _keys_fit_kind(self) -> Self:
-        every = _KEYS_OF_TEACHER if self.kind == "teacher" else _KEYS_OF_EVERY_KIND
-        every = _KEYS_OF_RECORDS if self.kind in RECORD_KINDS else every
-        known = _KEYS_OF_KIND[self.kind] | every
+        known = keys_of_data(self.kind)
         for key in sorted(self.model_fields_set - known):
             if getattr(self, key) != _default_of(self, key):
                 raise ValueError(
@@ -241,7 +319,11 @@ class StreamSettings(Settings):
     """How samples and their labels come."""
 
     delay: int = Field(
-        0, ge=0, le=100_000_000, description="samples by which a label comes later than its sample"
+        0,
+        ge=0,
+        le=100_000_000,
+        description="samples by which a label comes later than its sample [samples]; more: answers "
+        "are given by what was known longer ago",
     )
     predictions: OptionalPath = Field(
         None, description="a new file that every answer is written to, one JSON object a line"
@@ -261,13 +343,20 @@ class StreamSettings(Settings):
 class EvaluationSettings(Settings):
     """What is measured."""
 
-    window: int = Field(1000, ge=1, le=10_000_000, description="samples of the windowed accuracy")
+    window: int = Field(
+        1000,
+        ge=1,
+        le=10_000_000,
+        description="samples of the windowed accuracy or error [samples]; more: a smoother curve, "
+        "slower to show changes",
+    )
     abstain: OptionalFloat = Field(
         None,
         gt=0,
         le=1,
         description="probability below which an answer counts as withheld, for the coverage and "
-        "the accuracy of the others",
+        "the accuracy of the others; none: not counted [probability]; more: fewer answers, "
+        "surer ones",
     )
     test: bool = Field(True, description="score the held-out test set at the end")
     matrix: bool = Field(
@@ -276,7 +365,10 @@ class EvaluationSettings(Settings):
         "data.order=classes or domains",
     )
     matrix_samples: OptionalInt = Field(
-        500, ge=1, description="at most so many for each group; none: all"
+        500,
+        ge=1,
+        description="at most so many for each group; none: all [samples]; more: surer figures; "
+        "slower",
     )
     linearise: bool = Field(
         False, description="with 1 + x for e^x in growing layers, after learning with e^x"
@@ -286,9 +378,25 @@ class EvaluationSettings(Settings):
 class CheckpointSettings(Settings):
     """When commits are made, beside those at a stop and at the end."""
 
-    every_seconds: float = Field(30.0, gt=0, description="seconds between commits")
-    every_steps: OptionalInt = Field(None, ge=1, description="also every so many mini-batches")
-    keep: int = Field(1, ge=1, le=10_000, description="newest commits that can be gone back to")
+    every_seconds: float = Field(
+        30.0,
+        gt=0,
+        description="seconds between commits [seconds]; more: less is written; more is learnt "
+        "again after a crash",
+    )
+    every_steps: OptionalInt = Field(
+        None,
+        ge=1,
+        description="also every so many mini-batches; none: by time alone [mini-batches]; more: "
+        "less is written; more is learnt again after a crash",
+    )
+    keep: int = Field(
+        1,
+        ge=1,
+        le=10_000,
+        description="newest commits that can be gone back to [commits]; more: more to go back to; "
+        "a little more disk",
+    )
 
 
 def _place(value: object) -> RunPath:
@@ -304,14 +412,16 @@ class RunSettings(Settings):
     dir: Annotated[RunPath, PlainValidator(_place), PlainSerializer(str)] = Field(
         Path("runs"), description="folder of runs, made if missing, or s3://BUCKET/FOLDER"
     )
-    name: str | None = Field(None, description="of the run's folder; made of scenario and time")
+    name: str | None = Field(
+        None, description="name of the run's folder; none: made of scenario and time"
+    )
 
 
 class Scenario(LearnerSettings):
     """A whole run: learner, data, evaluation, drift, checkpoints."""
 
-    name: str = "custom"
-    summary: str = ""
+    name: str = Field("custom", description="name of the scenario, shown and kept with the run")
+    summary: str = Field("", description="what the scenario is, in a line")
     data: Annotated[DataSettings, BeforeValidator(bare_kind)] = DataSettings()
     stream: StreamSettings = StreamSettings()
     evaluation: EvaluationSettings = EvaluationSettings()

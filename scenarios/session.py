@@ -50,7 +50,15 @@ from streamlearn.storage import (
 )
 from streamlearn.streams.records import Quarantined
 
-from .build import Parts, build_loop, may_widen, open_parts, open_splits, settle_task
+from .build import (
+    Parts,
+    build_loop,
+    late_encoder,
+    may_widen,
+    open_parts,
+    open_splits,
+    settle_task,
+)
 from .checkpoints import Checkpoints, Standing
 from .schema import RECORD_KINDS, Scenario
 from .sides import SideFiles, check_new
@@ -138,6 +146,7 @@ class Session:
             store.discard()  # it holds nothing yet
             raise
         session._notices += parts.schema.splitlines()
+        session._notices += late_encoder(scenario, parts.loop.stream.total)
         session._is_new = True
         return session
 

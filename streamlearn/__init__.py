@@ -1,14 +1,9 @@
 """Single-pass, continual learning with growing retrieval networks."""
 
-from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
-try:
-    __version__ = version("streamlearn")
-except PackageNotFoundError:  # a source tree that was never installed
-    __version__ = "0+unknown"
-
 if TYPE_CHECKING:
+    __version__: str
     from streamlearn.learner import Learner, Scores
     from streamlearn.optim import FunctionalSGD
 
@@ -22,7 +17,17 @@ _LAZY = {
 
 
 def __getattr__(name: str) -> Any:
-    """Import torch only when something that needs it is asked for: `--help` stays fast."""
+    """Import torch only when something that needs it is asked for: `--help` stays fast.
+
+    The version is read from the metadata when it is asked for, which takes a tenth of a second.
+    """
+    if name == "__version__":
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            return version("streamlearn")
+        except PackageNotFoundError:  # a source tree that was never installed
+            return "0+unknown"
     if name in _LAZY:
         from importlib import import_module
 

@@ -37,21 +37,37 @@ _REMEMBERED = 20
 class DriftSettings(Settings):
     """How drift is detected in the errors, and what is done about it."""
 
-    detector: DetectorName = Field("adwin", description="of river, or none")
+    detector: DetectorName = Field(
+        "adwin", description="the detector of river that hears each error; none: nobody listens"
+    )
     delta: float = Field(
         0.002,
         gt=0,
         lt=1,
-        description="how probable a false signal may be, of adwin and kswin",
+        description="how probable a false signal may be, of adwin and kswin [probability]; more: "
+        "hears smaller drifts, and more that are none",
     )
-    gap: int = Field(500, ge=0, description="samples after a drift in which no other is signalled")
+    gap: int = Field(
+        500,
+        ge=0,
+        description="samples after a drift in which no other is signalled [samples]; more: fewer "
+        "signals, one for a slow drift rather than many",
+    )
     action: Action = Field(
         "none",
         description="boost: growing layers learn faster for a while; forget: they drop what is "
         "older than the detector's window",
     )
-    boost: float = Field(3.0, gt=0, le=1000, description="factor of their rates")
-    samples: int = Field(1000, ge=1, description="how many samples a boost lasts")
+    boost: float = Field(
+        3.0,
+        gt=0,
+        le=1000,
+        description="factor of the growing layers' rates during a boost [factor]; more: adapts "
+        "faster, and overshoots when it is too much",
+    )
+    samples: int = Field(
+        1000, ge=1, description="how many samples a boost lasts [samples]; more: adapts for longer"
+    )
 
 
 class Drift(NamedTuple):

@@ -38,7 +38,13 @@ __all__ = [
 class TrainingSettings(Settings):
     """What learners of every kind share: batches, loss and hardware."""
 
-    batch: int = Field(64, ge=1, le=65536, description="samples scored, then learnt, at once")
+    batch: int = Field(
+        64,
+        ge=1,
+        le=65536,
+        description="samples scored, then learnt, at once [samples]; more: faster, by larger "
+        "matrix products; samples of a batch do not learn from each other",
+    )
     loss: LossName = Field(
         "auto", description="auto: cross-entropy for classes, squared error for numbers"
     )
@@ -48,7 +54,9 @@ class TrainingSettings(Settings):
         "none: true for such targets",
     )
     dtype: DtypeName = Field("auto", description="of keys and values; auto: bfloat16 where fast")
-    device: DeviceName = "auto"
+    device: DeviceName = Field(
+        "auto", description="where to compute; auto: CUDA where there is one"
+    )
     cold_start: Literal["online", "chance"] = Field(
         "online", description="how samples are scored until the encoder is fitted"
     )
@@ -65,7 +73,8 @@ Rehearsal = Annotated[
     Field(
         ge=0,
         le=65536,
-        description="stored samples that are learnt again with each batch, in place; 0: none",
+        description="stored samples that are learnt again with each batch, in place; 0: none "
+        "[samples]; more: forgets less where classes come in turn, and is slower",
     ),
 ]
 
@@ -129,7 +138,7 @@ Reservoir = Annotated[
     Field(
         description="how much a network of fixed size keeps of all samples, chosen by chance, for "
         "learner.rehearsal to draw from: samples, such as 5000, or bytes, such as 64MiB; none: "
-        "nothing"
+        "nothing [samples, or bytes]; more: the past comes again more evenly, and takes memory"
     ),
 ]
 
@@ -188,32 +197,104 @@ class ParametricSettings(TrainingSettings):
 
     kind: Literal["parametric"] = "parametric"
     optimizer: OptimizerWord = Field("muon", description="how ordinary parameters are trained")
-    lr: OptionalFloat = Field(None, ge=0, description="rate; none: one that suits the optimizer")
-    momentum: OptionalFloat = Field(None, ge=0, lt=1)
-    weight_decay: OptionalFloat = Field(None, ge=0, description="of sgd, adam, rmsprop and muon")
-    decay: OptionalFloat = Field(None, ge=0, lt=1, description="each step's, of foof, mesa, delta")
-    discount: OptionalFloat = Field(None, ge=0, le=1, description="γ of foof and mesa")
-    damping: OptionalFloat = Field(None, ge=0, description="λ of foof and mesa")
-    inverse: Literal["cholesky", "newton_schulz"] | None = None
-    iterations: OptionalInt = Field(None, ge=1, description="of Newton–Schulz")
-    refresh: OptionalInt = Field(None, ge=1, description="steps from one inverse to the next")
-    forget: OptionalFloat = Field(None, ge=0, lt=2, description="β of delta, along the input")
-    form: Literal["sequential", "batch"] | None = Field(None, description="of delta's batch")
+    lr: OptionalFloat = Field(
+        None,
+        ge=0,
+        description="rate; none: one that suits the optimizer [step per unit of gradient]; more: "
+        "learns faster, and diverges when it is too much",
+    )
+    momentum: OptionalFloat = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="how much of a step goes on in the next, of sgd, rmsprop, muon, foof and mesa; "
+        "none: the optimizer's own [share]; more: smoother and longer steps",
+    )
+    weight_decay: OptionalFloat = Field(
+        None,
+        ge=0,
+        description="pull of weights to zero, of sgd, adam, adamw, rmsprop and muon; none: the "
+        "optimizer's own [per unit of rate]; more: smaller weights: fits the past less",
+    )
+    decay: OptionalFloat = Field(
+        None,
+        ge=0,
+        lt=1,
+        description="each step's decay of weights, of foof, mesa and delta; none: the optimizer's "
+        "own [share a step]; more: smaller weights: fits the past less",
+    )
+    discount: OptionalFloat = Field(
+        None,
+        ge=0,
+        le=1,
+        description="γ of foof and mesa: how much of the inputs' second moments a step keeps; "
+        "none: the optimizer's own [share a step]; more: a longer and steadier estimate, "
+        "slower to follow changes",
+    )
+    damping: OptionalFloat = Field(
+        None,
+        ge=0,
+        description="λ of foof and mesa, added to the inputs' second moments; none: the "
+        "optimizer's own [mean squared input]; more: steps become more like those of sgd",
+    )
+    inverse: Annotated[Literal["cholesky", "newton_schulz"] | None, BeforeValidator(none_word)] = (
+        Field(
+            None,
+            description="how foof and mesa invert: exactly, or by Newton–Schulz iterations; none: "
+            "the optimizer's own",
+        )
+    )
+    iterations: OptionalInt = Field(
+        None,
+        ge=1,
+        description="iterations of Newton–Schulz; none: the optimizer's own [iterations]; more: a "
+        "more exact inverse; slower",
+    )
+    refresh: OptionalInt = Field(
+        None,
+        ge=1,
+        description="steps of foof and mesa from one inverse to the next; none: the optimizer's "
+        "own [steps]; more: faster, with older inverses",
+    )
+    forget: OptionalFloat = Field(
+        None,
+        ge=0,
+        lt=2,
+        description="β of delta: how much of what a layer said along an input goes first; none: "
+        "the optimizer's own [share]; more: what was said before of such inputs is "
+        "forgotten sooner",
+    )
+    form: Annotated[Literal["sequential", "batch"] | None, BeforeValidator(none_word)] = Field(
+        None,
+        description="of delta: the rows of a batch one after the other, or all from the weights "
+        "before it; none: the optimizer's own",
+    )
     fallback_lr: OptionalFloat = Field(
-        None, ge=0, description="AdamW's rate of what muon, foof, mesa and delta do not move"
+        None,
+        ge=0,
+        description="AdamW's rate of what muon, foof, mesa and delta do not move; none: the "
+        "optimizer's own [AdamW's rate]; more: these parameters learn faster, and "
+        "diverge when it is too much",
     )
     schedule: Literal["none", "linear", "cosine"] = Field(
         "none", description="how rates fall to zero over schedule_samples"
     )
     schedule_samples: OptionalInt = Field(
-        None, ge=1, description="length of the schedule; none: that of the run's stream"
+        None,
+        ge=1,
+        description="length of the schedule; none: that of the run's stream [samples]; more: rates "
+        "fall more slowly",
     )
     revisit: Revisit = "append"
     rehearsal: Rehearsal = 0
     rehearse: Rehearse = "uniform"
     leave_out: LeaveOut = True
     adjust: Adjust = "none"
-    warmup: int = Field(0, ge=0, description="samples over which rates rise from zero")
+    warmup: int = Field(
+        0,
+        ge=0,
+        description="samples over which rates rise from zero [samples]; more: a gentler start",
+    )
     reservoir: Reservoir = None
 
     @property
@@ -271,13 +352,24 @@ class KNNSettings(PlainSettings):
     """The k nearest of all samples so far vote, or their values are averaged."""
 
     kind: Literal["knn"] = "knn"
-    k: int = Field(15, ge=1, le=4096, description="neighbours that vote")
-    metric: Literal["euclidean", "cosine", "dot"] = "euclidean"
+    k: int = Field(
+        15,
+        ge=1,
+        le=4096,
+        description="neighbours that vote [samples]; more: smoother: single odd neighbours count "
+        "less",
+    )
+    metric: Literal["euclidean", "cosine", "dot"] = Field(
+        "euclidean", description="how near is measured: distance, angle, or the inner product"
+    )
     weighting: Literal["uniform", "distance", "kernel"] = Field(
         "uniform", description="votes: equal, 1/distance, or a Gaussian of it"
     )
     bandwidth: OptionalFloat = Field(
-        None, gt=0, description="of the Gaussian; none: the k-th neighbour's distance"
+        None,
+        gt=0,
+        description="of the Gaussian; none: the k-th neighbour's distance [distance]; more: "
+        "further neighbours count more",
     )
 
     @model_validator(mode="after")
@@ -299,31 +391,74 @@ class RidgeSettings(PlainSettings):
     """Exact ridge regression, on classes or numbers, from sums over all samples so far."""
 
     kind: Literal["ridge"] = "ridge"
-    regularisation: float = Field(1.0, gt=0, description="λ, added to the sum of squares")
-    refresh: int = Field(8, ge=1, description="steps from one solution to the next while learning")
+    regularisation: float = Field(
+        1.0,
+        gt=0,
+        description="λ, added to the sum of squares [squared input]; more: smaller weights: "
+        "smoother, and slower to fit",
+    )
+    refresh: int = Field(
+        8,
+        ge=1,
+        description="steps from one solution to the next while learning [steps]; more: faster, "
+        "with answers by older solutions",
+    )
 
 
 class DiscriminantSettings(PlainSettings):
     """Linear discriminant analysis, from exact class means and their shared covariance."""
 
     kind: Literal["discriminant"] = "discriminant"
-    shrinkage: float = Field(0.01, gt=0, le=1, description="share of a spherical covariance")
-    refresh: int = Field(8, ge=1, description="steps from one solution to the next while learning")
+    shrinkage: float = Field(
+        0.01,
+        gt=0,
+        le=1,
+        description="share of a spherical covariance [share]; more: directions count more alike: "
+        "steadier with few samples",
+    )
+    refresh: int = Field(
+        8,
+        ge=1,
+        description="steps from one solution to the next while learning [steps]; more: faster, "
+        "with answers by older solutions",
+    )
 
 
 class KernelSettings(PlainSettings):
     """LS-SVM: kernel ridge regression with a bias on all samples so far."""
 
     kind: Literal["kernel"] = "kernel"
-    regularisation: float = Field(0.1, gt=0, description="λ, added to the kernel's diagonal")
-    bandwidth: OptionalFloat = Field(
-        None, gt=0, description="of the Gaussian; none: the median distance of the first samples"
+    regularisation: float = Field(
+        0.1,
+        gt=0,
+        description="λ, added to the kernel's diagonal [kernel]; more: smoother: single samples "
+        "are fitted less",
     )
-    scale: float = Field(1.0, gt=0, description="the bandwidth as a multiple of that median")
+    bandwidth: OptionalFloat = Field(
+        None,
+        gt=0,
+        description="of the Gaussian; none: the median distance of the first samples [distance]; "
+        "more: smoother: further samples count",
+    )
+    scale: float = Field(
+        1.0,
+        gt=0,
+        description="the bandwidth as a multiple of that median [factor]; more: smoother: further "
+        "samples count",
+    )
     bias: bool = Field(True, description="a constant beside the kernel, not regularised")
-    first: int = Field(64, ge=1, description="samples at the first solution; then on doubling")
+    first: int = Field(
+        64,
+        ge=1,
+        description="samples at the first solution; then on doubling [samples]; more: later first "
+        "answers",
+    )
     limit: int = Field(
-        10_000, ge=1, le=100_000, description="most samples; memory grows with their square"
+        10_000,
+        ge=1,
+        le=100_000,
+        description="most samples; memory grows with their square [samples]; more: a longer stream "
+        "fits; memory rises with the square, time with the cube",
     )
 
 
@@ -331,16 +466,35 @@ class FeaturesSettings(PlainSettings):
     """scikit-learn's SGDClassifier on random Fourier or Nystroem features."""
 
     kind: Literal["features"] = "features"
-    map: Literal["fourier", "nystroem"] = "fourier"
-    count: int = Field(1000, ge=1, le=100_000, description="features")
-    bandwidth: OptionalFloat = Field(
-        None, gt=0, description="of the Gaussian; none: the median distance of the first samples"
+    map: Literal["fourier", "nystroem"] = Field(
+        "fourier", description="how random features are made: Fourier's, or Nystroem's from samples"
     )
-    alpha: float = Field(1e-5, gt=0, description="SGDClassifier's regularisation")
+    count: int = Field(
+        1000,
+        ge=1,
+        le=100_000,
+        description="random features [features]; more: nearer to the exact kernel; slower",
+    )
+    bandwidth: OptionalFloat = Field(
+        None,
+        gt=0,
+        description="of the Gaussian; none: the median distance of the first samples [distance]; "
+        "more: smoother: further samples count",
+    )
+    alpha: float = Field(
+        1e-5,
+        gt=0,
+        description="SGDClassifier's regularisation [penalty]; more: smaller weights: smoother",
+    )
     schedule: Literal["optimal", "constant", "invscaling"] = Field(
         "optimal", description="SGDClassifier's learning_rate"
     )
-    lr: float = Field(0.1, gt=0, description="eta0, where the schedule is not optimal")
+    lr: float = Field(
+        0.1,
+        gt=0,
+        description="eta0, where the schedule is not optimal [step per unit of gradient]; more: "
+        "learns faster, and diverges when it is too much",
+    )
 
 
 KindSettings = Annotated[

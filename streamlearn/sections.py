@@ -1,20 +1,24 @@
 """Sections of settings: what all of them share, and the one sentence for what is wrong in one."""
 
 import difflib
+import re
 from collections.abc import Callable
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, NamedTuple, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, ValidationError
 
 __all__ = [
+    "About",
     "OptionalBool",
     "OptionalFloat",
     "OptionalInt",
     "Settings",
+    "about",
     "bare_kind",
     "explain",
     "kind_or",
     "none_word",
+    "variants",
 ]
 
 
@@ -22,6 +26,25 @@ class Settings(BaseModel):
     """A section of settings: unknown keys are errors, and a section never changes once made."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class About(NamedTuple):
+    """What a setting means, the unit of its values, and what a larger one does; "" where unsaid."""
+
+    meaning: str
+    unit: str
+    more: str
+
+
+_ABOUT = re.compile(
+    r"(?P<meaning>.*?)(?: \[(?P<unit>[^]]+)\])?(?:; more: (?P<more>.+))?", re.DOTALL
+)
+
+
+def about(description: str | None) -> About:
+    """The parts of a setting's description, `MEANING [UNIT]; more: WHAT RAISING IT DOES`."""
+    found = _ABOUT.fullmatch(description or "")
+    return About(*(part or "" for part in found.groups())) if found else About("", "", "")
 
 
 def bare_kind(value: Any) -> Any:
@@ -100,18 +123,18 @@ def _kinds(model: type[BaseModel]) -> dict[str, tuple[str, ...]]:
     """The kinds of each section that has kinds."""
     result = {}
     for name, field in model.model_fields.items():
-        variants = _variants(field.annotation)
-        tags = [str(variant.model_fields["kind"].default) for variant in variants
+        tags = [str(variant.model_fields["kind"].default) for variant in variants(field.annotation)
                 if "kind" in variant.model_fields]  # fmt: skip
         if len(tags) > 1:
             result[name] = tuple(tags)
     return result
 
 
-def _variants(annotation: Any) -> list[type[BaseModel]]:
+def variants(annotation: Any) -> list[type[BaseModel]]:
+    """The sections that an annotation allows: one, or one for each kind; none of a value."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return [annotation]
-    return [found for part in get_args(annotation) for found in _variants(part)]
+    return [found for part in get_args(annotation) for found in variants(part)]
 
 
 def _known_keys(model: type[BaseModel], path: list[str], tag: str | None) -> list[str]:
@@ -120,10 +143,10 @@ def _known_keys(model: type[BaseModel], path: list[str], tag: str | None) -> lis
         return list(model.model_fields)
     if path[0] not in model.model_fields:
         return []
-    variants = _variants(model.model_fields[path[0]].annotation)
+    found = variants(model.model_fields[path[0]].annotation)
     chosen = [
         variant
-        for variant in variants
-        if len(variants) == 1 or variant.model_fields["kind"].default == tag
+        for variant in found
+        if len(found) == 1 or variant.model_fields["kind"].default == tag
     ]
     return _known_keys(chosen[0], path[1:], None) if chosen else []

@@ -71,14 +71,26 @@ Fit = Annotated[
         ge=1,
         le=1_000_000,
         description="samples at the start of the stream to fit on; they are held back, scored by "
-        "an online fallback, then learnt",
+        "an online fallback, then learnt [samples]; more: a better encoder, fitted later",
     ),
 ]
 Whiten = Annotated[
-    float, Field(ge=0, le=2, description="whitening exponent a: 0 none, 1 unit variance")
+    float,
+    Field(
+        ge=0,
+        le=2,
+        description="whitening, 0 none, 1 unit variance [exponent]; more: weak directions, and "
+        "noise, count more",
+    ),
 ]
 Floor = Annotated[
-    float, Field(ge=0, le=1, description="share of the largest variance added before whitening")
+    float,
+    Field(
+        ge=0,
+        le=1,
+        description="share of the largest variance added before whitening [share]; more: weak "
+        "directions are amplified less",
+    ),
 ]
 
 
@@ -90,9 +102,18 @@ class StandardiseSettings(Settings):
     per: Literal["feature", "channel"] = Field(
         "feature", description="statistics of each feature, or of each channel of an image"
     )
-    clip: float = Field(10.0, gt=0, description="bound of a standardised value")
+    clip: float = Field(
+        10.0,
+        gt=0,
+        description="bound of a standardised value [standard deviations]; more: outliers reach "
+        "further",
+    )
     constant: float = Field(
-        1.0, ge=0, description="a constant column beside the features; keeps their length; 0: none"
+        1.0,
+        ge=0,
+        description="a constant column beside the features; keeps their length; 0: none [standard "
+        "deviations]; more: samples look more alike, and the length of their features "
+        "counts beside the direction",
     )
 
 
@@ -101,7 +122,12 @@ class PCASettings(Settings):
 
     kind: Literal["pca"] = "pca"
     fit: Fit = 2048
-    width: int = Field(256, ge=1, description="components kept: the width of keys; more is slower")
+    width: int = Field(
+        256,
+        ge=1,
+        description="components kept: the width of keys [features]; more: keeps more of the input; "
+        "memory and time rise with it",
+    )
     whiten: Whiten = 1.0
     floor: Floor = 0.01
     standardise: bool = Field(False, description="divide each feature by its deviation first")
@@ -112,16 +138,54 @@ class PatchSettings(Settings):
 
     kind: Literal["patch"] = "patch"
     fit: Fit = 2048
-    width: int = Field(512, ge=1, description="components kept: the width of keys")
+    width: int = Field(
+        512,
+        ge=1,
+        description="components kept: the width of keys [features]; more: keeps more of the image; "
+        "memory and time rise with it",
+    )
     whiten: Whiten = 1.0
     floor: Floor = 0.01
-    filters: int = Field(200, ge=1, description="random patches used as filters")
-    patch: int = Field(6, ge=1, description="side of a patch, pixels")
-    pool: int = Field(3, ge=1, description="cells along each side in which responses are averaged")
-    bias: float = Field(0.5, ge=0, description="what a filter's response must exceed to count")
-    contrast: float = Field(10.0, gt=0, description="added to a patch's variance, (1/255)²")
-    zca: float = Field(0.1, gt=0, description="added to the patches' covariance before whitening")
-    power: float = Field(0.5, gt=0, le=2, description="exponent of pooled features")
+    filters: int = Field(
+        200,
+        ge=1,
+        description="random patches used as filters [filters]; more: better features, from a "
+        "slower encoder",
+    )
+    patch: int = Field(
+        6, ge=1, description="side of a patch [pixels]; more: filters see larger structures"
+    )
+    pool: int = Field(
+        3,
+        ge=1,
+        description="cells along each side in which responses are averaged [cells a side]; more: "
+        "keeps where things are; features rise with its square",
+    )
+    bias: float = Field(
+        0.5,
+        ge=0,
+        description="what a filter's response must exceed to count [response]; more: fewer filters "
+        "answer to a patch, those that match best",
+    )
+    contrast: float = Field(
+        10.0,
+        gt=0,
+        description="added to a patch's variance [(1/255)²]; more: flat patches count "
+        "less beside textured ones",
+    )
+    zca: float = Field(
+        0.1,
+        gt=0,
+        description="added to the patches' covariance before whitening [variance]; more: fine "
+        "detail and noise are amplified less",
+    )
+    power: float = Field(
+        0.5,
+        gt=0,
+        le=2,
+        description="exponent of pooled features [exponent]; more: strong responses count more "
+        "beside weak ones",
+    )
     mirror: bool = Field(True, description="features that do not change when the image is flipped")
 
 
@@ -131,9 +195,21 @@ class TorchvisionSettings(Settings):
     kind: Literal["torchvision"] = "torchvision"
     fit: Fit = 2048
     model: str = Field("resnet18", description="name of a torchvision classification model")
-    weights: Path = Field(description="its state_dict, .pth (weights only) or .safetensors")
-    image_size: int = Field(224, ge=8, description="images are resized to this side, pixels")
-    width: int = Field(512, ge=1, description="components kept: the width of keys")
+    weights: Path = Field(
+        description="file of the backbone's state_dict, .pth (weights only) or .safetensors"
+    )
+    image_size: int = Field(
+        224,
+        ge=8,
+        description="images are resized to this side [pixels]; more: finer images, slower "
+        "with its square",
+    )
+    width: int = Field(
+        512,
+        ge=1,
+        description="components kept: the width of keys [features]; more: keeps more of the image; "
+        "memory and time rise with it",
+    )
     whiten: Whiten = 1.0
     floor: Floor = 0.01
 
@@ -146,55 +222,132 @@ EncoderSettings = Annotated[
 
 class _Rates(Settings):
     lr_value: float = Field(
-        0.2, ge=0, description="rate η_v at which the output layer's values are written"
+        0.2,
+        ge=0,
+        description="rate η_v at which the output layer's values are written [step per unit of "
+        "gradient]; more: learns faster from each sample, and overshoots when it is too "
+        "much",
     )
-    lr_value_hidden: float = Field(0.1, ge=0, description="the same for hidden layers")
+    lr_value_hidden: float = Field(
+        0.1,
+        ge=0,
+        description="rate η_v at which the hidden layers' values are written [step per unit of "
+        "gradient]; more: hidden layers change faster; too much makes them unstable",
+    )
 
 
 class _Start(_Rates):
     kappa: float = Field(
-        6.0, gt=0, description="largest logit κ = √D/T; 4 to 8 work, more is more like 1-NN"
+        6.0,
+        gt=0,
+        description="largest logit κ = √D/T of the softmax; 4 to 8 work [logit]; more: only nearer "
+        "tuples count: sharper, more like the nearest neighbour",
     )
     temperature: OptionalFloat = Field(
-        None, gt=0, description="T as in the paper; instead of kappa"
+        None,
+        gt=0,
+        description="T as in the paper, by which logits are divided; instead of kappa, κ = √D/T; "
+        "none: by kappa [divisor]; more: more tuples count: smoother answers",
     )
-    start_rows: int = Field(16, ge=1, description="random keys to start from")
-    start_values: Literal["zero", "random"] = "zero"
+    start_rows: int = Field(
+        16,
+        ge=1,
+        description="random keys that a layer starts from [tuples]; more: a more even start",
+    )
+    start_values: Literal["zero", "random"] = Field(
+        "zero", description="values of the starting keys: none, or random ones"
+    )
 
 
 class SoftmaxSettings(_Start):
     """Weighted softmax, negative weights clipped."""
 
     kind: Literal["softmax"] = "softmax"
-    lr_weight: float = Field(0.003, ge=0, description="rate η_w of the output layer's weights")
-    lr_weight_hidden: float = Field(0.003, ge=0, description="the same for hidden layers")
-    bound: OptionalFloat = Field(None, gt=0, description="limit of |⟨s, g⟩| in a weight")
+    lr_weight: float = Field(
+        0.003,
+        ge=0,
+        description="rate η_w at which the output layer's weights are written [step per unit of "
+        "⟨s, g⟩]; more: answers that were too large are pulled back more",
+    )
+    lr_weight_hidden: float = Field(
+        0.003,
+        ge=0,
+        description="rate η_w at which the hidden layers' weights are written [step per unit of "
+        "⟨s, g⟩]; more: hidden answers that were too large are pulled back more",
+    )
+    bound: OptionalFloat = Field(
+        None,
+        gt=0,
+        description="limit of |⟨s, g⟩| in a weight; none: no limit [⟨s, g⟩]; more: rare, very "
+        "wrong answers may write heavier tuples",
+    )
 
 
 class GaugeSettings(_Start):
     """Weighted softmax with gauge-invariant, always positive weights."""
 
     kind: Literal["gauge"] = "gauge"
-    lr_weight: float = Field(0.003, ge=0, description="rate η of the output layer's weights")
-    lr_weight_hidden: float = Field(0.0003, ge=0, description="the same for hidden layers")
-    alpha: float = Field(1.0, gt=0, description="gauge offset α: weights are η α ‖g‖")
+    lr_weight: float = Field(
+        0.003,
+        ge=0,
+        description="rate η of the output layer's weights [step per unit of gradient]; more: "
+        "heavier new tuples, which dilute older ones",
+    )
+    lr_weight_hidden: float = Field(
+        0.0003,
+        ge=0,
+        description="rate η of the hidden layers' weights [step per unit of gradient]; more: "
+        "heavier new tuples, which dilute older ones",
+    )
+    alpha: float = Field(
+        1.0,
+        gt=0,
+        description="gauge offset α: weights are η α ‖g‖ [factor]; more: weights rise with it and "
+        "values with its square: new tuples dilute older ones",
+    )
 
 
 class RBFSettings(_Rates):
     """Radial basis functions, unnormalised: value rates are about e^κ larger than for softmax."""
 
     kind: Literal["rbf"] = "rbf"
-    lr_value: float = Field(3.0, ge=0, description="rate η_v of the output layer")
-    lr_value_hidden: float = Field(30.0, ge=0, description="the same for hidden layers")
-    gamma: float = Field(3.0, gt=0, description="γ in exp(−γ‖k − q‖²/D); κ/2 is softmax's kernel")
+    lr_value: float = Field(
+        3.0,
+        ge=0,
+        description="rate η_v at which the output layer's values are written [step per unit of "
+        "gradient]; more: learns faster from each sample, and overshoots when it is too "
+        "much",
+    )
+    lr_value_hidden: float = Field(
+        30.0,
+        ge=0,
+        description="rate η_v at which the hidden layers' values are written [step per unit of "
+        "gradient]; more: hidden layers change faster; too much makes them unstable",
+    )
+    gamma: float = Field(
+        3.0,
+        gt=0,
+        description="γ in exp(−γ‖k − q‖²/D); κ/2 is softmax's kernel [1 / mean squared distance]; "
+        "more: only nearer tuples count; far from all of them the answer is 0",
+    )
 
 
 class LinearSettings(_Rates):
     """The linear layer's dual form: SGD on a weight matrix, kept as samples."""
 
     kind: Literal["linear"] = "linear"
-    lr_value: float = Field(0.0003, ge=0, description="rate η of the output layer")
-    lr_value_hidden: float = Field(0.00003, ge=0, description="the same for hidden layers")
+    lr_value: float = Field(
+        0.0003,
+        ge=0,
+        description="rate η at which the output layer's values are written [step per unit of "
+        "gradient]; more: learns faster, and diverges when it is too much",
+    )
+    lr_value_hidden: float = Field(
+        0.00003,
+        ge=0,
+        description="rate η at which the hidden layers' values are written [step per unit of "
+        "gradient]; more: hidden layers change faster, and diverge when it is too much",
+    )
 
 
 class DecoupledSettings(SoftmaxSettings):
@@ -207,19 +360,42 @@ class UnweightedSettings(_Start):
     """The ordinary softmax, grown all the same: a negative control."""
 
     kind: Literal["unweighted"] = "unweighted"
-    lr_value: float = Field(10.0, ge=0, description="rate η_v of the output layer")
-    lr_value_hidden: float = Field(1.0, ge=0, description="the same for hidden layers")
+    lr_value: float = Field(
+        10.0,
+        ge=0,
+        description="rate η_v at which the output layer's values are written [step per unit of "
+        "gradient]; more: learns faster from each sample, and overshoots when it is too "
+        "much",
+    )
+    lr_value_hidden: float = Field(
+        1.0,
+        ge=0,
+        description="rate η_v at which the hidden layers' values are written [step per unit of "
+        "gradient]; more: hidden layers change faster; too much makes them unstable",
+    )
 
 
 class ParametricSoftmaxSettings(Settings):
     """A softmax layer of fixed width, whose keys, values and weights are trained parameters."""
 
     kind: Literal["parametric-softmax"] = "parametric-softmax"
-    width: int = Field(5000, ge=1, description="keys of a layer")
+    width: int = Field(
+        5000,
+        ge=1,
+        description="keys of a layer [keys]; more: learns more; memory and time rise with it",
+    )
     weighted: bool = Field(True, description="a trained weight beside each key")
-    kappa: float = Field(6.0, gt=0, description="largest logit of keys at their start, √D/T")
+    kappa: float = Field(
+        6.0,
+        gt=0,
+        description="largest logit of keys at their start, √D/T [logit]; more: only nearer keys "
+        "count: sharper answers",
+    )
     temperature: OptionalFloat = Field(
-        None, gt=0, description="T as in the paper; instead of kappa"
+        None,
+        gt=0,
+        description="T as in the paper, by which logits are divided; instead of kappa; none: by "
+        "kappa [divisor]; more: more keys count: smoother answers",
     )
 
 
@@ -245,41 +421,85 @@ Layers = Annotated[
 ]
 
 
-Output = Annotated[
-    Literal["growing", "dense", "least-squares"] | None,
-    BeforeValidator(none_word),
-    Field(
-        description="the output layer; least-squares: a bounded number of keys whose values are "
-        "solved for, see the section least_squares; none: as layers say, dense where they are mixed"
-    ),
-]
+Output = Annotated[Literal["growing", "dense", "least-squares"] | None, BeforeValidator(none_word)]
 
 
 class MLPSettings(Settings):
     """Residual layers and an output layer, each behind RMSNorm."""
 
     kind: Literal["mlp"] = "mlp"
-    hidden: int = Field(1, ge=0, le=64, description="residual layers before the output layer")
+    hidden: int = Field(
+        1,
+        ge=0,
+        le=64,
+        description="residual layers before the output layer [layers]; more: deeper features; "
+        "every growing layer stores tuples of its own, so memory and time rise with it",
+    )
     layers: Layers = None
-    growing: int = Field(1, ge=0, description="hidden layers that grow, where layers are mixed")
-    output: Output = None
-    width: int = Field(512, ge=1, description="of the inner layer of a dense one")
-    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+    growing: int = Field(
+        1,
+        ge=0,
+        description="hidden layers that grow, where layers are mixed [layers]; more: more layers "
+        "remember samples, fewer are trained",
+    )
+    output: Output = Field(
+        None,
+        description="the output layer; least-squares: a bounded number of samples whose values are "
+        "solved for, see least_squares; none: as layers say, dense where they are mixed",
+    )
+    width: int = Field(
+        512,
+        ge=1,
+        description="width of the inner layer of a dense layer [units]; more: more can be learnt; "
+        "slower",
+    )
+    activation: Literal["gelu", "relu", "silu", "tanh"] = Field(
+        "gelu", description="what stands between the two matrices of a dense layer"
+    )
 
 
 class ViTSettings(Settings):
     """A vision transformer over the pixels: `encoder=standardise encoder.constant=0`."""
 
     kind: Literal["vit"] = "vit"
-    hidden: int = Field(4, ge=0, le=64, description="blocks of attention and feed-forward layer")
+    hidden: int = Field(
+        4,
+        ge=0,
+        le=64,
+        description="blocks of attention and feed-forward layer [blocks]; more: deeper features; "
+        "memory and time rise with it",
+    )
     layers: Layers = None
-    growing: int = Field(1, ge=0, description="feed-forward layers that grow, where mixed")
-    output: Output = "dense"
-    patch: int = Field(8, ge=1, description="side of a patch, pixels")
-    width: int = Field(128, ge=1, description="of a token")
-    heads: int = Field(4, ge=1, description="of attention")
-    inner: int = Field(512, ge=1, description="of the inner layer of a dense feed-forward one")
-    activation: Literal["gelu", "relu", "silu", "tanh"] = "gelu"
+    growing: int = Field(
+        1,
+        ge=0,
+        description="feed-forward layers that grow, where mixed [layers]; more: more layers "
+        "remember samples, fewer are trained",
+    )
+    output: Output = Field(
+        "dense", description="the output layer, as for network=mlp; none: as layers say"
+    )
+    patch: int = Field(
+        8, ge=1, description="side of a patch [pixels]; more: fewer, coarser tokens: faster"
+    )
+    width: int = Field(
+        128, ge=1, description="width of a token [features]; more: more can be learnt; slower"
+    )
+    heads: int = Field(
+        4,
+        ge=1,
+        description="heads of attention, which share the width [heads]; more: more places are "
+        "looked at at once, each by narrower features",
+    )
+    inner: int = Field(
+        512,
+        ge=1,
+        description="width of the inner layer of a dense feed-forward one [units]; more: more can "
+        "be learnt; slower",
+    )
+    activation: Literal["gelu", "relu", "silu", "tanh"] = Field(
+        "gelu", description="what stands between the two matrices of a dense feed-forward layer"
+    )
 
     @model_validator(mode="after")
     def _heads_divide_width(self) -> Self:
@@ -301,74 +521,135 @@ class LeastSquaresSettings(Settings):
         2000,
         ge=1,
         le=50_000,
-        description="the most samples that it keeps as keys; its sums take 4 keys² bytes (8 in "
-        "float64), and more is more exact",
+        description="the most samples that are kept as keys [tuples]; more: more exact; memory "
+        "rises with the square, 4 keys² bytes (8 in float64)",
     )
     kappa: float = Field(
-        1.5, gt=0, description="sharpness of its kernel on normalised codes; more is more local"
+        1.5,
+        gt=0,
+        description="sharpness of the kernel on normalised codes [exponent]; more: answers are "
+        "more local, and more keys are needed",
     )
-    regularisation: float = Field(0.1, gt=0, description="λ, added to the sum of squares")
+    regularisation: float = Field(
+        0.1, gt=0, description="λ, added to the sum of squares [samples]; more: smoother answers"
+    )
     discount: float = Field(
-        1.0, gt=0, le=1, description="what all samples so far count for after each step; drift: <1"
+        1.0,
+        gt=0,
+        le=1,
+        description="what all samples so far count for after each step [share]; less: old samples "
+        "are forgotten, for streams that drift",
     )
     gate: float = Field(
         1e-3,
         ge=0,
         lt=1,
-        description="the least share of a new key that no combination of the others spans",
+        description="the least share of a new key that no combination of the others spans [share]; "
+        "more: fewer keys",
     )
     refresh: float = Field(
         0.1,
         ge=0,
         le=1,
-        description="values are solved for anew once this share of all samples is new",
+        description="values are solved for anew once this share of all samples is new [share]; "
+        "more: faster, answers lag behind",
     )
     again: float = Field(
-        0.0, ge=0, le=1, description="what rehearsed samples count for in its sums"
+        0.0,
+        ge=0,
+        le=1,
+        description="what rehearsed samples count for in the sums [samples]; more: sums follow the "
+        "features that hidden layers give old samples now",
     )
-    dtype: Literal["float32", "float64"] = Field("float32", description="of its sums")
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="of the sums; float64 takes twice the memory"
+    )
 
 
 class OptimizerSettings(Settings):
     """How what was written counts later."""
 
-    momentum: float = Field(0.0, ge=0, lt=1, description="momentum μ, exact, by birth step")
-    decay: float = Field(0.0, ge=0, lt=1, description="decay γ of what was written, for each step")
+    momentum: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="momentum μ, exact, by birth step [share a step]; more: a write goes on in the "
+        "steps after it, and counts up to 1/(1 − μ) times",
+    )
+    decay: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="decay γ of what was written, for each step [share a step]; more: older tuples "
+        "fade sooner: follows changes better, forgets more",
+    )
 
 
 class MemorySettings(Settings):
     """How tuples are kept."""
 
-    block_rows: int | None = Field(
+    block_rows: OptionalInt = Field(
         None,
         ge=512,
         multiple_of=512,
-        description="tuples in a block, which is a shard on disk; by their width if not given",
+        description="tuples in a block, which is a shard on disk; by their width if not given "
+        "[tuples]; more: fewer, larger files, and more bytes written again at a commit",
     )
     rows: OptionalInt = Field(
         None,
         ge=1,
         description="the most tuples of a growing layer, starting rows counted; once it is full, "
-        "new ones take the place of the oldest; none: all stay",
+        "new ones take the place of the oldest; none: all stay [tuples]; more: "
+        "remembers longer; memory and time rise until it is full",
     )
     device_budget: Budget = Field(
-        None, gt=0, description="bytes for tuples on the device, such as 8GiB; others pass through"
+        None,
+        gt=0,
+        description="bytes for tuples on the device, such as 8GiB; others pass through; none: as "
+        "many as come [bytes]; more: more stays on the device: faster",
     )
     host_budget: Budget = Field(
-        None, gt=0, description="bytes for tuples in host memory; others stay on disk"
+        None,
+        gt=0,
+        description="bytes for tuples in host memory, such as 2GiB; others stay on disk; none: as "
+        "many as come [bytes]; more: less is read from the disk at every step: faster",
     )
 
 
 class LearnerSettings(Settings):
     """All that a learner is made of."""
 
-    seed: int = Field(0, ge=0, lt=2**63, description="of starting rows, filters and stream order")
-    encoder: Annotated[EncoderSettings, BeforeValidator(bare_kind)] = StandardiseSettings()
-    network: Annotated[NetworkSettings, BeforeValidator(kind_or("mlp"))] = MLPSettings()
-    layer: Annotated[LayerSettings, BeforeValidator(bare_kind)] = SoftmaxSettings()
-    least_squares: LeastSquaresSettings = LeastSquaresSettings()
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="seed of starting rows, filters and stream order: the same one gives the same "
+        "bits [number]",
+    )
+    encoder: Annotated[
+        EncoderSettings,
+        BeforeValidator(bare_kind),
+        Field(description="what turns a sample into the code that is learnt from"),
+    ] = StandardiseSettings()
+    network: Annotated[
+        NetworkSettings,
+        BeforeValidator(kind_or("mlp")),
+        Field(description="how layers are put together"),
+    ] = MLPSettings()
+    layer: Annotated[
+        LayerSettings,
+        BeforeValidator(bare_kind),
+        Field(description="how a growing layer answers out of its tuples, and writes new ones"),
+    ] = SoftmaxSettings()
+    least_squares: LeastSquaresSettings = Field(
+        LeastSquaresSettings(), description="the output layer whose values are solved for"
+    )
     optimizer: OptimizerSettings = OptimizerSettings()
-    learner: Annotated[KindSettings, BeforeValidator(kind_or("growing"))] = GrowingSettings()
+    learner: Annotated[
+        KindSettings,
+        BeforeValidator(kind_or("growing")),
+        Field(description="what learns behind the encoder"),
+    ] = GrowingSettings()
     memory: MemorySettings = MemorySettings()
 
     @model_validator(mode="after")

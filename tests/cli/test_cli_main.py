@@ -133,7 +133,7 @@ def test_an_error_with_json_is_an_event_too(
 def test_what_the_machine_lacks_is_said_in_a_sentence(
     error: Exception, message: str, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fail(output: object, json: bool) -> None:
+    def fail(*_: object) -> None:
         raise error
 
     monkeypatch.setattr("streamlearn.cli.listing.list_scenarios", fail)
@@ -144,7 +144,7 @@ def test_what_the_machine_lacks_is_said_in_a_sentence(
 
 
 def test_a_fault_of_the_program_shows_where_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(output: object, json: bool) -> None:
+    def fail(*_: object) -> None:
         raise RuntimeError("unforeseen")
 
     monkeypatch.setattr("streamlearn.cli.listing.list_scenarios", fail)
@@ -155,7 +155,7 @@ def test_a_fault_of_the_program_shows_where_it_is(monkeypatch: pytest.MonkeyPatc
 def test_an_interrupt_before_anything_began_is_quiet(
     monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
-    def interrupt(output: object, json: bool) -> None:
+    def interrupt(*_: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("streamlearn.cli.listing.list_scenarios", interrupt)
@@ -187,7 +187,7 @@ def test_completion_offers_scenarios_and_runs(
     assert [name for name, _ in complete_run("m")] == ["mine"]
     assert complete_run("x") == []
     assert "scenario=digits-onepass" in [word for word, _ in complete_word("scen")]
-    assert complete_word("seed") == []
+    assert complete_word("colour") == []
 
 
 def test_help_on_an_ascii_only_stdout_has_no_escape_codes(environment: dict[str, str]) -> None:
