@@ -78,8 +78,8 @@ def curves(
             axes.plot(xs, ys, style, label=name, color=COLOURS[place % len(COLOURS)], lw=1.4)
         for kind, places in (marks or {}).items():
             for number, place in enumerate(places if kind in _MARKS else ()):
-                name = kind if not number else None
-                axes.axvline(place, color=_MARKS[kind], lw=0.8, ls=":", label=name)
+                title = "_" if number else kind  # a label with _ is not in the legend
+                axes.axvline(place, color=_MARKS[kind], lw=0.8, ls=":", label=title)
         axes.set_xlabel("samples")
         axes.set_ylabel(unit)
         axes.grid(alpha=0.2)

@@ -90,11 +90,12 @@ def _add(told: RunFacts, event: Mapping[str, Any]) -> None:
     for marks in told.marks.values():
         marks[:] = [mark for mark in marks if mark <= samples]
     metrics = event.get("metrics") or {}
-    course = (metrics.get("mae"), metrics.get("windowed_mae")) if told.numbers else (
-        event.get("accuracy"), event.get("windowed_accuracy")
+    source, names = (metrics, ("mae", "windowed_mae")) if told.numbers else (
+        event, ("accuracy", "windowed_accuracy")
     )  # fmt: skip
-    if all(value is not None for value in course):
-        told.course.add(samples, *(float(value) for value in course))
+    course = [source.get(name) for name in names]
+    if None not in course:
+        told.course.add(samples, *map(float, course))
     size = sum(layer["bytes"] for layer in layers.values())
     memory = event.get("memory") or {}
     told.load.add(samples, size, float(event["rate"]), float(memory.get("rss_bytes", 0)))

@@ -23,7 +23,7 @@ def _layer(keys: int = 50, **more: Any) -> LeastSquaresLayer:
 def _learn(layer: LeastSquaresLayer, solver: RecursiveLeastSquares, x: Tensor, y: Tensor) -> None:
     layer.train()
     solver.zero_grad()
-    (0.5 * (layer(x) - y).square().sum()).backward()  # type: ignore[no-untyped-call]
+    (0.5 * (layer(x) - y).square().sum()).backward()
     solver.step()
 
 
