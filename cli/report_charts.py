@@ -30,7 +30,7 @@ def _svg(
 
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     # The same picture gets the same names of its parts, whenever it is drawn.
-    rules: dict[str, Any] = dict.fromkeys(inks, _INK) | {
+    rules: Any = dict.fromkeys(inks, _INK) | {
         "svg.fonttype": "none",
         "svg.hashsalt": label,
         "font.size": 9,

@@ -93,9 +93,9 @@ def _add(told: RunFacts, event: Mapping[str, Any]) -> None:
     source, names = (metrics, ("mae", "windowed_mae")) if told.numbers else (
         event, ("accuracy", "windowed_accuracy")
     )  # fmt: skip
-    course = [source.get(name) for name in names]
-    if None not in course:
-        told.course.add(samples, *map(float, course))
+    course = [float(source[name]) for name in names if source.get(name) is not None]
+    if len(course) == len(names):
+        told.course.add(samples, *course)
     size = sum(layer["bytes"] for layer in layers.values())
     memory = event.get("memory") or {}
     told.load.add(samples, size, float(event["rate"]), float(memory.get("rss_bytes", 0)))

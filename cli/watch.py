@@ -158,8 +158,8 @@ def _watch_screen(follower: Follower) -> None:
     # With keys it stays until somebody leaves: a run that is over may be resumed.
     if keyboard is not None or not follower.over:
         dashboard = Dashboard(follower.model, console, keyboard)
-        dashboard.open()
         try:
+            dashboard.open()
             while dashboard.failed is None and not dashboard.left:
                 if keyboard is None and follower.over:
                     break

@@ -240,7 +240,7 @@ class _Explainer:
         self._top = top
         self._are_classes = isinstance(learner.task, Classes)
         self._notes: list[str] = []
-        growth = seen.network.growth
+        growth = seen.network.growth or seen.network.readout
         self._steps = 0 if growth is None else growth.steps
         network = seen.network.network
         self._layers: dict[str, Any] = {
@@ -254,6 +254,11 @@ class _Explainer:
             ),
             None,
         )
+        if isinstance(learner, RecordLearner) and len(learner.shares) > 1:
+            self._note(
+                f"the answer mixes {len(learner.shares)} networks; {100 * learner.shares[0]:.0f}% "
+                "of it is that of the one explained here"
+            )
         self._names = list(learner.classes)
         if not self._are_classes:
             width = seen.output.shape[-1]
@@ -312,8 +317,10 @@ class _Explainer:
         """Labels of stored tuples: kept beside them, or of the data by their samples."""
         memories: list[Memory] = [layer.memory for layer in self._layers.values()
                                   if hasattr(layer, "memory")]  # fmt: skip
+        # A layer of second order has rows of its own, which are no other layer's.
+        alike = not any(getattr(one, "second_order", False) for one in self._layers.values())
         for memory in memories[:1]:
-            if "target" in memory.columns():
+            if alike and "target" in memory.columns():
                 return NotedLabels(memory, self._seen.mean, self._seen.deviation)
         if not all(memory.identified for memory in memories):
             self._note(

@@ -448,7 +448,7 @@ class Scenario(LearnerSettings):
                 f"drift.action={action} means nothing for drift.detector=none; set "
                 "drift.detector=adwin, or drift.action=none"
             )
-        if not self.any_grows():
+        if not (self.any_grows() or (action == "forget" and self.solves())):
             raise ValueError(
                 f"drift.action={action} means nothing for learner={self.learner.kind} without "
                 "growing layers; set drift.action=none"

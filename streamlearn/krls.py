@@ -69,6 +69,10 @@ class LeastSquaresLayer(GrowingLayer):
             )
         if not 0 < discount <= 1:
             raise ConfigError(f"least_squares.discount={discount} must be above 0 and at most 1")
+        if keys < 1:
+            raise ConfigError(f"least_squares.keys={keys} must be at least 1")
+        if not 0 <= gate < 1:
+            raise ConfigError(f"least_squares.gate={gate} must be at least 0 and below 1")
         super().__init__(in_features, out_features, rbf(in_features, gamma), **options)
         self.gamma = gamma
         self.fresh: Tensor | None = None
@@ -90,6 +94,16 @@ class LeastSquaresLayer(GrowingLayer):
             near = self.similarity(query.reshape(-1, self.in_features))  # (n, B)
             output = near.T @ self.fresh.to(near.dtype)
         return output.to(query.dtype).reshape(*query.shape[:-1], self.out_features)
+
+    def get_extra_state(self) -> dict[str, Any]:
+        """The stored tuples, the clock and the sums."""
+        return {**super().get_extra_state(), "sums": self.sums.state_dict()}
+
+    def set_extra_state(self, state: dict[str, Any]) -> None:
+        """Replace all of them by saved ones."""
+        super().set_extra_state(state)
+        self.sums.load_state_dict(state["sums"])
+        self.fresh = None
 
     def similarity(self, query: Tensor) -> Tensor:
         """`k(K, q)` (n, B) of queries (B, D), in the accumulation dtype."""
@@ -227,6 +241,13 @@ class RecursiveLeastSquares:
             )
         sums = layer.sums
         coordinates = sums.coordinates(layer.similarity(query))
+        largest = float(coordinates.abs().amax()) if len(coordinates) else 1.0
+        added = len(targets) * max(largest, 1.0) * float(targets.abs().amax())
+        if float(sums.moment.abs().amax()) + added > torch.finfo(sums.dtype).max / 2:
+            raise NotFiniteError(
+                f"step {self.steps + 1} would make the sums of a layer too large for {sums.dtype}; "
+                "scale targets down, or set least_squares.dtype=float64"
+            )
         room = sums.limit - sums.count
         # Novelty is wanted while there is room only.
         own = layer.among(query[:new], query) if room else query.new_zeros(0, len(query))
@@ -290,7 +311,7 @@ class RecursiveLeastSquares:
         for layer in self.layers:
             if layer.sums.weight > samples:
                 layer.sums.forget(samples / layer.sums.weight)
-                layer.fresh = None
+                self.solve(layer)
 
     @property
     def nbytes(self) -> int:

@@ -178,7 +178,7 @@ class Learner:
         What was written counts by whole steps, of `learner.batch` samples each.
         """
         network = self._network()
-        if network is None or network.growth is None:
+        if network is None or (network.growth is None and network.readout is None):
             return False
         network.forget(-(-samples // self.settings.learner.batch))
         return True

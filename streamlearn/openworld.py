@@ -153,6 +153,12 @@ class OpenLearner:
         whole: NDArray[np.float64] = answers / answers.sum(-1, keepdims=True)
         return whole
 
+    @property
+    def shares(self) -> list[float]:
+        """What each network counts for in the answer."""
+        found: list[float] = self._mixture.shares.tolist()
+        return found
+
     def see(self, records: Sequence[Record]) -> Seen | None:
         """What the first network makes of samples, layer by layer; None before learning."""
         member = self._members[0]

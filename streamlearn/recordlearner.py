@@ -123,6 +123,11 @@ class RecordLearner:
         """Class probabilities (B, classes so far), or values (B, 1)."""
         return self._tensor(self.open.answer(features))
 
+    @property
+    def shares(self) -> list[float]:
+        """What each network counts for in the answer."""
+        return self.open.shares
+
     def see(self, features: Sequence[Record]) -> Seen | None:
         """What the network makes of records, layer by layer; None before learning."""
         return self.open.see(features)

@@ -522,7 +522,7 @@ class LeastSquaresSettings(Settings):
         ge=1,
         le=50_000,
         description="the most samples that are kept as keys [tuples]; more: more exact; memory "
-        "rises with the square, 4 keys² bytes (8 in float64)",
+        "rises with the square, 4 keys² bytes (8 in float64), and six times that while it solves",
     )
     kappa: float = Field(
         1.5,

@@ -559,7 +559,7 @@ def test_numbers_have_no_classes_to_balance() -> None:
     for name, word in (("rehearse", "balanced"), ("adjust", "batch")):
         with pytest.raises(ConfigError, match=f"{name}={word} is about classes, but the targets"):
             Learner(outputs=1, learner={name: word})
-    with pytest.raises(ConfigError, match="cross_entropy instead of squared_error"):
+    with pytest.raises(ConfigError, match="this learner minimises squared_error"):
         Learner(CLASSES, learner={"adjust": "batch", "loss": "squared_error"})
 
 
