@@ -98,8 +98,8 @@ class ExactNearest:
 class Admission(NamedTuple):
     """What a gate makes of a batch's tuples.
 
-    accepted: (a,) int64, which are new, ascending. refused: (r,) int64, the others. near: (r,) int64
-    the nearest row of each of these; −1 − j for the j-th of the accepted ones.
+    accepted: (a,) int64, which are new, ascending. refused: (r,) int64, the others. near: (r,)
+    int64, the nearest row of each of these; −1 − j for the j-th of the accepted ones.
     """
 
     accepted: Tensor
