@@ -141,7 +141,7 @@ class Gate:
         novel = (distance[:, 0] > self.threshold).nonzero()[:, 0]
         key = key.to(torch.float64)  # products cancel where keys are close
         accepted = novel[:0]
-        for chunk in novel.split(_CHUNK):
+        for chunk in torch.split(novel, _CHUNK):
             if len(accepted):
                 far = _distances(key[chunk], key[accepted]).amin(1) > self.threshold
                 chunk = chunk[far]

@@ -71,7 +71,7 @@ def hybrid_notes(
     """
     wide = accumulation_dtype(dtype)
     widths = {"weight": None, "value": value_width, "key": key_width}
-    notes = {}
+    notes: dict[str, Column] = {}
     for name in trained_columns(train, weighted=weighted):
         column = Column(widths[name], name_of(wide))
         notes |= {_mean(name): column, _square(name): column}

@@ -390,7 +390,7 @@ def _added(
     accepted = Tuples(accepted.key, weight, value)
     if bool(inside.all()):
         return accepted, None
-    rows, place = near[~inside].unique(return_inverse=True)
+    rows, place = torch.unique(near[~inside], return_inverse=True)
     new = Tuples(
         memory.gather(rows, ("key",))["key"],
         refused.weight.new_zeros(len(rows)).index_add_(0, place, refused.weight[~inside]),

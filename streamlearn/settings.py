@@ -488,7 +488,8 @@ class LearnerSettings(Settings):
                 "layer.refused=nearest needs tuples whose age does not matter; set "
                 "optimizer.momentum=0 and optimizer.decay=0, or layer.refused=drop"
             )
-        if gate is not None and getattr(self.learner, "rehearsal", 0):
+        rehearsal: int = getattr(self.learner, "rehearsal", 0)
+        if gate is not None and rehearsal:
             raise ValueError(
                 f"layer.gate={gate} leaves samples without tuples of their own, which "
                 "learner.rehearsal draws; set learner.rehearsal=0, or layer.gate=none"
