@@ -206,6 +206,23 @@ class BlockList:
             for block in blocks:
                 yield from block.tiles()
 
+    def block_at(self, index: int) -> Block:
+        """A block on the device: the one that is there, or a copy of it from wherever it is.
+
+        Rows may be changed while it is looked at; a copy does not see that.
+
+        Raises:
+            FormatError, StorageError: it lies in a store that cannot be read.
+        """
+        slot = self.slots[index]
+        if slot.block is not None and slot.block.key.device.type == self.device.type:
+            return slot.block
+        block = Block.empty(self.layout, self.device)
+        columns = {name: rows.to(self.device) for name, rows in self.host_tensors(index).items()}
+        block.write(self.layout, slice(0, slot.count), columns)
+        block.count = slot.count
+        return block
+
     def came_in(self, index: int, block: Block) -> None:
         """A block was read, patch and all, and stays in memory where it belongs."""
         slot = self.slots[index]

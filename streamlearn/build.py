@@ -12,6 +12,7 @@ from streamlearn.encoders import PCA, Chain, Encoder, ModuleEncoder, PatchFeatur
 from streamlearn.encoders.torchvision import backbone
 from streamlearn.errors import ConfigError
 from streamlearn.hardware import Hardware
+from streamlearn.hybrid import HybridAdamW, hybrid_notes
 from streamlearn.kinds import (
     DiscriminantSettings,
     FeaturesSettings,
@@ -75,6 +76,7 @@ from streamlearn.vit import Attention, VisionTransformer, VisionTransformerBlock
 __all__ = [
     "build_encoder",
     "build_growth",
+    "build_hybrid",
     "build_model",
     "build_network",
     "build_tiers",
@@ -284,7 +286,14 @@ def _layer_maker(
 
     def make(inputs: int, outputs: int, notes: Mapping[str, Column]) -> nn.Module:
         block_rows = _block_rows(settings.memory, inputs, outputs, hardware.dtype)
-        options = {**every, "notes": notes, "block_rows": block_rows}
+        trained = hybrid_notes(
+            inputs,
+            outputs,
+            hardware.dtype,
+            settings.optimizer.train,
+            weighted=settings.has_weights(),
+        )
+        options = {**every, "notes": {**notes, **trained}, "block_rows": block_rows}
         if isinstance(layer, RBFSettings):
             return RBFLayer(inputs, outputs, gamma=layer.gamma, **options)
         if isinstance(layer, LinearSettings):
@@ -350,6 +359,27 @@ def build_growth(
         momentum=settings.optimizer.momentum,
         decay=settings.optimizer.decay,
         rows=settings.memory.rows,
+        gate=layer.gate,
+        refused=layer.refused,
+    )
+
+
+def build_hybrid(
+    settings: LearnerSettings, network: ResNetMLP | VisionTransformer
+) -> HybridAdamW | None:
+    """What trains the tuples of growing layers, if anything does."""
+    chosen = settings.optimizer
+    if chosen.train == "none":
+        return None
+    return HybridAdamW(
+        network,
+        chosen.train,
+        lr=chosen.lr,
+        lr_weight=chosen.lr_weight,
+        lr_key=chosen.lr_key,
+        betas=(chosen.beta1, chosen.beta2),
+        weight_decay=chosen.weight_decay,
+        every=chosen.every,
     )
 
 
@@ -417,6 +447,7 @@ def _unscaled_model(
         growth = build_growth(settings, network)
         options: dict[str, Any] = {
             "growth": growth,
+            "hybrid": build_hybrid(settings, network),
             "update": chosen.revisit == "update",
             "adjust": chosen.adjust == "batch",
             "leave_out": chosen.leave_out,

@@ -59,9 +59,11 @@ class GrowingLayer(nn.Module, ABC):
             lets all rows answer all queries.
         second_order: whether values are solved for, by `krls.RecursiveLeastSquares`, rather than
             written by `FunctionalSGD`.
+        weighted: whether tuples have weights that mean something and may be trained.
     """
 
     second_order = False
+    weighted = False
 
     def __init__(
         self,
@@ -284,6 +286,8 @@ class WeightedSoftmax(_Softmax):
     Source: arXiv 2610.03858, §3.2 and appendices C, F.3.
     """
 
+    weighted = True
+
     def __init__(
         self, in_features: int, out_features: int, *, bound: float | None = None, **options: Any
     ) -> None:
@@ -349,6 +353,8 @@ class GaugeSoftmax(_Softmax):
 
     Source: arXiv 2610.03858, §3.2.1 and appendix C.7.
     """
+
+    weighted = True
 
     def __init__(
         self, in_features: int, out_features: int, *, alpha: float = 1.0, **options: Any

@@ -1,13 +1,14 @@
 """Growth as an optimizer: `FunctionalSGD(…).step()` stores what SGD would add to weights."""
 
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, TypedDict
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypedDict
 
 import torch
 from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError
+from streamlearn.gates import Admission, Gate
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Checked, Memory, Tuples
 from streamlearn.retrieval import Forgetting
@@ -31,6 +32,10 @@ class Group(TypedDict):
     decay: float
 
 
+_Write = tuple[GrowingLayer, Tuples, Tensor | None]
+"""A layer, tuples of it, and which sample each is of."""
+
+
 class FunctionalSGD:
     """Functional gradient descent on the growing layers of a network.
 
@@ -47,9 +52,14 @@ class FunctionalSGD:
         decay: γ in [0, 1), each step's decay of what was written, decoupled from the rates.
         rows: the most tuples that each layer keeps, its starting rows counted; once it is full, new
             ones take the place of the oldest, see `ring`. None keeps all.
+        gate: τ, the distance that a new tuple's key must have from all that a layer has, see
+            `gates`; more lets fewer in. None lets all in.
+        refused: what becomes of the others: "drop", or "nearest", where weight and value are added
+            to those of the nearest tuple.
 
     Attributes:
         rings: of the layers in their order, where `rows` are given.
+        gates: of the layers in their order, where `gate` is given.
 
     Momentum and decay are exact and rewrite nothing: a tuple counts by its age, see
     `memory.decay_coefficients`. Rates may be changed between steps in `param_groups`; momentum and
@@ -67,6 +77,8 @@ class FunctionalSGD:
         momentum: float = 0.0,
         decay: float = 0.0,
         rows: int | None = None,
+        gate: float | None = None,
+        refused: Literal["drop", "nearest"] = "drop",
     ) -> None:
         rates = {
             "lr_value": lr_value,
@@ -96,6 +108,8 @@ class FunctionalSGD:
         self.steps = max(layer.forgetting.step for layer in layers)
         self.rows = rows
         self.rings = [] if rows is None else [Ring(layer.memory, rows) for layer in layers]
+        self.gates = [] if gate is None else [Gate(layer.memory, gate) for layer in layers]
+        self.refused = refused
         self._set_clock()
 
     def zero_grad(self) -> None:
@@ -139,7 +153,7 @@ class FunctionalSGD:
             NotFiniteError: a layer would store a NaN or infinity; no layer stored anything.
         """
         loss = closure() if closure is not None else None
-        writes: list[tuple[GrowingLayer, Tuples, Tensor | None]] = []
+        writes: list[_Write] = []
         for group in self.param_groups:
             rates = {
                 "lr_value": factor * group["lr_value"],
@@ -148,13 +162,19 @@ class FunctionalSGD:
             for layer in group["layers"]:
                 pending = zip(layer.pending(**rates), layer.origins(), strict=True)
                 writes += [(layer, tuples, origin) for tuples, origin in pending]
+        if places is not None and self.gates:
+            raise ConfigError(
+                "a gate lets some samples have no tuple, so that tuples cannot be found by places; "
+                "set layer.gate=none, or learn without rehearsal and learner.revisit=append"
+            )
         again = None if places is None else places < stored
-        merged: list[tuple[GrowingLayer, Tensor, Tuples]] = []
+        merged: list[_Merge] = []
         if places is not None and again is not None and bool(again.any()):
             merged = [
-                (layer, *_merged(layer.memory, tuples, places, again, stored))
-                for layer, tuples, _ in writes
+                _merged(layer.memory, tuples, places, again, stored) for layer, tuples, _ in writes
             ]
+        if self.gates:
+            writes, merged = self._admitted(writes)
         noted = {} if notes is None else dict(notes)
         anew: dict[str, Tensor] = {}
         if again is not None:
@@ -171,15 +191,20 @@ class FunctionalSGD:
             )
             for layer, tuples, origin in writes
         ]
-        for layer, _, tuples in merged:
-            layer.memory.check(tuples, self.steps + 1)
+        sums = [merge.sums() for merge in merged]
+        for merge, tuples in zip(merged, sums, strict=True):
+            merge.memory.check(tuples, self.steps + 1)
         turns = [turn for ring in self.rings for turn in _turns(ring, checked)]
+        rewrites = [merge.memory.rewrites for merge in merged]
         if before is not None:
             before()
         self.steps += 1
-        for layer, found, tuples in merged:
-            own = _own(layer.memory, anew)
-            layer.memory.rewrite(found, weight=tuples.weight, value=tuples.value, notes=own)
+        for merge, tuples, seen in zip(merged, sums, rewrites, strict=True):
+            memory = merge.memory
+            if memory.rewrites != seen:  # they were trained meanwhile
+                tuples = merge.sums()
+            own = _own(memory, anew)
+            memory.rewrite(merge.rows, weight=tuples.weight, value=tuples.value, notes=own)
         for ring, plan, rows in turns:
             ring.put(plan, rows, born=self.steps)
         for memory, rows in () if self.rings else checked:
@@ -188,6 +213,27 @@ class FunctionalSGD:
         self.zero_grad()
         self._set_clock()
         return loss
+
+    def _admitted(self, writes: "list[_Write]") -> "tuple[list[_Write], list[_Merge]]":
+        """What is new of what layers would store, and what is added to what they have."""
+        admitted: list[_Write] = []
+        merged: list[_Merge] = []
+        layers = [layer for group in self.param_groups for layer in group["layers"]]
+        for layer, gate in zip(layers, self.gates, strict=True):
+            own = [write for write in writes if write[0] is layer]
+            if not own:
+                continue
+            tuples, origin = _joined(own)
+            # Also what is refused must be finite, for nothing is near to what is not.
+            layer.memory.check(tuples, self.steps + 1)
+            admission = gate.admit(tuples)
+            accepted = _chosen(tuples, admission.accepted)
+            if self.refused == "nearest" and len(admission.refused):
+                accepted, merge = _added(layer.memory, tuples, accepted, admission)
+                merged += [] if merge is None else [merge]
+            origin = admission.accepted if origin is None else origin[admission.accepted]
+            admitted.append((layer, accepted, origin))
+        return admitted, merged
 
     def forget(self, steps: int) -> int:
         """Drop what was written before the last so many steps; what a layer began with stays.
@@ -290,26 +336,69 @@ def _of_each(
     return own
 
 
-def _merged(
-    memory: Memory, tuples: Tuples, places: Tensor, again: Tensor, stored: int
-) -> tuple[Tensor, Tuples]:
-    """Rows that are there, and what they hold with the new weights and values added.
+class _Merge(NamedTuple):
+    """Rows (n,) that are there, each once, and tuples whose weights and values are added to them.
 
     Tuples of the same key merge exactly by adding both; the key that is stored stays.
     """
+
+    memory: Memory
+    rows: Tensor
+    new: Tuples
+
+    def sums(self) -> Tuples:
+        """What the rows hold with the new weights and values added."""
+        there, new = self.memory.gather(self.rows, ("weight", "value")), self.new
+        return Tuples(
+            new.key,
+            there["weight"] + new.weight.to(there["weight"].dtype),
+            there["value"].to(new.value.dtype) + new.value,
+        )
+
+
+def _merged(memory: Memory, tuples: Tuples, places: Tensor, again: Tensor, stored: int) -> _Merge:
+    """What samples that come again add to their own tuples."""
     if len(tuples.key) != len(places):
         raise ConfigError(
             f"a layer stores {len(tuples.key)} tuples for {len(places)} samples, so they cannot be "
             "updated in place; set learner.revisit=append"
         )
-    rows = len(memory) - stored + places[again]
-    there = memory.gather(rows, ("weight", "value"))
-    new = _chosen(tuples, again)
-    return rows, Tuples(
-        new.key,
-        there["weight"] + new.weight.to(there["weight"].dtype),
-        there["value"].to(new.value.dtype) + new.value,
+    return _Merge(memory, len(memory) - stored + places[again], _chosen(tuples, again))
+
+
+def _joined(writes: Sequence[_Write]) -> tuple[Tuples, Tensor | None]:
+    """The tuples of one layer's passes, one behind the other, and which sample each is of."""
+    if len(writes) == 1:
+        return writes[0][1:]
+    keys, weights, values = zip(*(tuples for _, tuples, _ in writes), strict=True)
+    origins = [
+        torch.arange(len(tuples.key), device=tuples.key.device) if origin is None else origin
+        for _, tuples, origin in writes
+    ]
+    return Tuples(torch.cat(keys), torch.cat(weights), torch.cat(values)), torch.cat(origins)
+
+
+def _added(
+    memory: Memory, tuples: Tuples, accepted: Tuples, admission: Admission
+) -> tuple[Tuples, _Merge | None]:
+    """Refused tuples added to the nearest: to those that are new, and to rows that are there."""
+    refused, near = _chosen(tuples, admission.refused), admission.near
+    inside = near < 0
+    weight, value = accepted.weight.clone(), accepted.value.clone()
+    weight.index_add_(0, -1 - near[inside], refused.weight[inside])
+    value.index_add_(0, -1 - near[inside], refused.value[inside])
+    accepted = Tuples(accepted.key, weight, value)
+    if bool(inside.all()):
+        return accepted, None
+    rows, place = torch.unique(near[~inside], return_inverse=True)
+    new = Tuples(
+        memory.gather(rows, ("key",))["key"],
+        refused.weight.new_zeros(len(rows)).index_add_(0, place, refused.weight[~inside]),
+        refused.value.new_zeros(len(rows), memory.value_width).index_add_(
+            0, place, refused.value[~inside]
+        ),
     )
+    return accepted, _Merge(memory, rows, new)
 
 
 def _group(given: dict[str, Any]) -> Group:

@@ -34,7 +34,7 @@ from streamlearn.errors import GraphError
 from streamlearn.kernels import SAFE_EXPONENT, Kernel
 from streamlearn.memory import Block, Memory, accumulation_dtype
 
-__all__ = ["LARGEST_EXPONENT", "Forgetting", "ScratchPool", "Trace", "retrieve"]
+__all__ = ["LARGEST_EXPONENT", "Context", "Forgetting", "ScratchPool", "Trace", "retrieve"]
 
 CACHE_BYTES = 1 << 30
 """Keep forward scores for the backward pass up to this size a layer."""
@@ -50,6 +50,8 @@ class Trace:
     query: (B, D). output: s (B, C). gradient: g = ∂L/∂s (B, C), set by the backward pass.
     denominator: (B, 1) that s was divided by, where the kernel is normalised.
     each: rows that each sample of the batch has, one after the other: its tokens.
+    shift: (B, 1) what was taken from each exponent, None for nothing. divisor: (B, 1) the
+    denominator after that, which is finite. without: (B,) rows that were left out, if any were.
     """
 
     query: Tensor
@@ -57,6 +59,9 @@ class Trace:
     gradient: Tensor | None = None
     denominator: Tensor | None = None
     each: int = 1
+    shift: Tensor | None = None
+    divisor: Tensor | None = None
+    without: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +143,12 @@ def retrieve(
             "linearising, and linearise to evaluate"
         )
     if trace is None and not (query.requires_grad and torch.is_grad_enabled()):
-        context = _Context(
+        context = Context(
             memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None, without, True
         )
         return _forward(context, query, keep=False)[0]
     anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
-    context = _Context(
+    context = Context(
         memory,
         kernel,
         forgetting or Forgetting(),
@@ -157,7 +162,9 @@ def retrieve(
 
 
 @dataclass(slots=True)
-class _Context:
+class Context:
+    """What the forward and the backward pass of one retrieval share."""
+
     memory: Memory
     kernel: Kernel
     forgetting: Forgetting
@@ -224,7 +231,7 @@ class _Context:
 
 
 def _forward(
-    context: _Context, query: Tensor, *, keep: bool
+    context: Context, query: Tensor, *, keep: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None, list[Tensor] | None]:
     """The output (B, C), its denominator (B, 1), the exponents' shift (B, 1), and kept scores."""
     memory, kernel, pool = context.memory, context.kernel, context.pool
@@ -257,7 +264,7 @@ def _forward(
     return values / denominator, denominator, shift, kept if keep else None
 
 
-def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
+def _shift(context: Context, scaled: Tensor, square: Tensor) -> Tensor | None:
     """The largest exponent of each query, (B, 1), where exponents are not known to be small.
 
     Normalised queries and keys bound their logits by κ, and no maximum is needed. Otherwise a first
@@ -284,7 +291,7 @@ def _shift(context: _Context, scaled: Tensor, square: Tensor) -> Tensor | None:
 
 class _Retrieve(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, query: Tensor, anchor: Tensor, context: _Context) -> Tensor:
+    def forward(ctx: Any, query: Tensor, anchor: Tensor, context: Context) -> Tensor:
         needs_query = bool(ctx.needs_input_grad[0])
         output, denominator, shift, kept = _forward(context, query, keep=needs_query)
         ctx.context, ctx.kept, ctx.shift = context, kept, shift
@@ -293,7 +300,9 @@ class _Retrieve(torch.autograd.Function):
         ctx.rows, ctx.rewrites = len(context.memory), context.memory.rewrites
         if context.trace is not None:
             context.trace.output = output.detach()
+            context.trace.shift, context.trace.without = shift, context.without
             if denominator is not None:
+                context.trace.divisor = denominator.detach()
                 whole = denominator if shift is None else denominator * shift.exp()
                 context.trace.denominator = whole.detach()
         return output
@@ -302,7 +311,7 @@ class _Retrieve(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, None, None]:
         gradient = gradients[0]
-        context: _Context = ctx.context
+        context: Context = ctx.context
         query, output, denominator = ctx.saved_tensors
         if len(context.memory) != ctx.rows:
             raise GraphError(
@@ -324,7 +333,7 @@ class _Retrieve(torch.autograd.Function):
 
 def _query_gradient(
     ctx: Any,
-    context: _Context,
+    context: Context,
     query: Tensor,
     output: Tensor,
     denominator: Tensor | None,

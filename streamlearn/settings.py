@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_va
 from pydantic_core import PydanticCustomError
 
 from streamlearn.errors import ConfigError
+from streamlearn.hybrid import Train
 from streamlearn.kinds import (
     LINEAR_OPTIMIZERS,
     NETWORK_KINDS,
@@ -234,6 +235,15 @@ class _Rates(Settings):
         description="rate η_v at which the hidden layers' values are written [step per unit of "
         "gradient]; more: hidden layers change faster; too much makes them unstable",
     )
+    gate: OptionalFloat = Field(
+        None,
+        gt=0,
+        description="τ, how far a new tuple's key must be from all that its layer has, at most "
+        "twice √D, the length of keys [distance]; more: fewer come in; none: all do",
+    )
+    refused: Literal["drop", "nearest"] = Field(
+        "drop", description="what a refused tuple does: nothing, or it is added to the nearest one"
+    )
 
 
 class _Start(_Rates):
@@ -410,6 +420,9 @@ LayerSettings = Annotated[
     Field(discriminator="kind"),
 ]
 
+_WEIGHTED = ("softmax", "gauge", "decoupled")
+"""Layers whose tuples have weights that may be trained."""
+
 Layers = Annotated[
     Literal["growing", "dense", "mixed"] | None,
     BeforeValidator(none_word),
@@ -583,6 +596,56 @@ class OptimizerSettings(Settings):
         description="decay γ of what was written, for each step [share a step]; more: older tuples "
         "fade sooner: follows changes better, forgets more",
     )
+    train: Train = Field(
+        "none",
+        description="what AdamW trains of stored tuples while new ones are added; all: keys too",
+    )
+    lr: float = Field(
+        0.001, ge=0, description="AdamW's rate of values [rate]; more: stored values move further"
+    )
+    lr_weight: OptionalFloat = Field(
+        None, ge=0, description="AdamW's rate of weights [rate]; none: that of values"
+    )
+    lr_key: OptionalFloat = Field(
+        None, ge=0, description="AdamW's rate of keys [rate]; none: that of values"
+    )
+    beta1: float = Field(
+        0.9, ge=0, lt=1, description="what is kept of the mean gradient [share]; more: steadier"
+    )
+    beta2: float = Field(
+        0.999,
+        ge=0,
+        lt=1,
+        description="the same of the mean squared gradient [share]; more: steadier",
+    )
+    weight_decay: float = Field(
+        0.0, ge=0, description="λ of values, decoupled [share a rate]; more: smaller values"
+    )
+    every: int = Field(
+        1, ge=1, description="steps from one update to the next [steps]; more: faster, less trained"
+    )
+
+    @model_validator(mode="after")
+    def _trains(self) -> Self:
+        if self.train == "none":
+            named = ("lr", "lr_weight", "lr_key", "beta1", "beta2", "weight_decay", "every")
+            for name in named:
+                if getattr(self, name) != type(self).model_fields[name].default:
+                    raise ValueError(
+                        f"optimizer.{name}={getattr(self, name)} means nothing where no tuple is "
+                        "trained; set optimizer.train=values, weights+values or all"
+                    )
+        if self.train != "all" and self.lr_key is not None:
+            raise ValueError(
+                f"optimizer.lr_key={self.lr_key} means nothing for optimizer.train={self.train}; "
+                "set optimizer.train=all"
+            )
+        if self.train == "values" and self.lr_weight is not None:
+            raise ValueError(
+                f"optimizer.lr_weight={self.lr_weight} means nothing for optimizer.train=values; "
+                "set optimizer.train=weights+values or all"
+            )
+        return self
 
 
 class MemorySettings(Settings):
@@ -666,6 +729,7 @@ class LearnerSettings(Settings):
                 f"{self._starting_rows()} starting rows of a layer; raise it, or lower "
                 "layer.start_rows"
             )
+        self._check_hybrid()
         if kind not in NETWORK_KINDS:
             return self
         by_gradient = self.layer.kind == "parametric-softmax"
@@ -700,6 +764,44 @@ class LearnerSettings(Settings):
                 "layers, which grow; set learner=growing, or network.layers=dense or mixed"
             )
         return self
+
+    def _check_hybrid(self) -> None:
+        """Whether there is what a gate lets in and what AdamW trains."""
+        gate, refused = getattr(self.layer, "gate", None), getattr(self.layer, "refused", "drop")
+        train = self.optimizer.train
+        if refused != "drop" and gate is None:
+            raise ValueError(
+                f"layer.refused={refused} means nothing where no gate refuses; set layer.gate, or "
+                "leave it out"
+            )
+        for said, given in ((f"layer.gate={gate}", gate is not None),
+                            (f"optimizer.train={train}", train != "none")):  # fmt: skip
+            if given and not self.any_grows():
+                raise ValueError(
+                    f"{said} is about growing layers, of which learner={self.learner.kind} has "
+                    "none here; leave it out"
+                )
+        if refused == "nearest" and (self.optimizer.momentum or self.optimizer.decay):
+            raise ValueError(
+                "layer.refused=nearest needs tuples whose age does not matter; set "
+                "optimizer.momentum=0 and optimizer.decay=0, or layer.refused=drop"
+            )
+        rehearsal: int = getattr(self.learner, "rehearsal", 0)
+        if gate is not None and rehearsal:
+            raise ValueError(
+                f"layer.gate={gate} leaves samples without tuples of their own, which "
+                "learner.rehearsal draws; set learner.rehearsal=0, or layer.gate=none"
+            )
+        if gate is not None and getattr(self.learner, "revisit", "append") == "update":
+            raise ValueError(
+                f"layer.gate={gate} leaves samples without tuples of their own, which "
+                "learner.revisit=update needs; set learner.revisit=append, or layer.gate=none"
+            )
+        if train == "weights+values" and self.layer.kind not in _WEIGHTED:
+            raise ValueError(
+                f"optimizer.train={train} wants weights, and layer={self.layer.kind} has none that "
+                "could be trained; set optimizer.train=values or all"
+            )
 
     def _check_mixed(self, hidden: list[bool], output: bool) -> None:
         """Whether there are layers for what is asked of them."""
@@ -774,6 +876,10 @@ class LearnerSettings(Settings):
     def solves(self) -> bool:
         """Whether the output layer's values are solved for."""
         return self.learner.kind in NETWORK_KINDS and self.network.output == "least-squares"
+
+    def has_weights(self) -> bool:
+        """Whether tuples have weights that may be trained."""
+        return self.layer.kind in _WEIGHTED
 
     @property
     def loss(self) -> LossName:

@@ -79,7 +79,17 @@ def widen_memory(memory: Memory, source: Memory) -> None:
         columns["value"] = F.pad(columns["value"], (0, wider[1]))
         if "scale" in columns:  # code = scale · key, and the code's numbers stay
             columns["scale"] = columns["scale"] / stretch
+        _widen_moments(columns, wider, stretch)
         memory.load_columns({name: to_bits(tensor) for name, tensor in columns.items()})
+
+
+def _widen_moments(columns: dict[str, Tensor], wider: tuple[int, int], stretch: float) -> None:
+    """AdamW's notes beside the tuples; the gradient to a longer key is that much smaller."""
+    for what, more, longer in (("key", wider[0], stretch), ("value", wider[1], 1.0)):
+        for kind, factor in (("mean", 1 / longer), ("square", longer**-2), ("rest", longer)):
+            name = f"adam_{what}_{kind}"
+            if name in columns:
+                columns[name] = F.pad(columns[name] * factor, (0, more))
 
 
 @torch.no_grad()

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from streamlearn.attribution import queries
 from streamlearn.errors import ConfigError, FormatError, NotFiniteError
+from streamlearn.hybrid import HybridAdamW
 from streamlearn.krls import RecursiveLeastSquares
 from streamlearn.layers import GrowingLayer
 from streamlearn.losses import Loss, log_shares
@@ -47,6 +48,7 @@ class NetworkModel:
         leave_out: answer to samples that come again without the tuples that are their own.
         readout: writes the layers of second order; None where there are none.
         again: what samples that come again count for in its sums.
+        hybrid: trains the tuples of growing layers; None where they stay as they were written.
 
     Attributes:
         before: called by `learn` once nothing can refuse any more, before anything is learnt; if it
@@ -68,6 +70,7 @@ class NetworkModel:
         leave_out: bool = False,
         readout: RecursiveLeastSquares | None = None,
         again: float = 0.0,
+        hybrid: HybridAdamW | None = None,
     ) -> None:
         self.network = network
         self.loss = loss
@@ -81,6 +84,7 @@ class NetworkModel:
         self.leave_out = leave_out
         self.readout = readout
         self.again = again
+        self.hybrid = hybrid
         self.before: Callable[[], object] | None = None
         self._boost = 1.0  # factor of growing layers' rates
         self._boosted = 0  # samples after which it is over
@@ -163,10 +167,12 @@ class NetworkModel:
         )
 
     def _move(self, samples: Tensor, again: int) -> Callable[[], object] | None:
-        """What moves all but growing layers of first order, once nothing can refuse any more."""
+        """What moves all but what growing layers write, once nothing can refuse any more."""
         moves: list[Callable[[], object] | None] = [self.before]
         if self.optimizer is not None:
             moves.append(self.optimizer.step)
+        if self.hybrid is not None:
+            moves.append(self.hybrid.step)
         readout = self.readout
         if readout is not None:
             prepared = readout.prepare({SAMPLE: samples}, again=again, share=self.again)
@@ -330,6 +336,7 @@ class NetworkModel:
             "places": None if self.places is None else self.places.state_dict(),
             **({} if self.reservoir is None else {"reservoir": self.reservoir.state_dict()}),
             **({} if self.readout is None else {"readout": self.readout.state_dict()}),
+            **({} if self.hybrid is None else {"hybrid": self.hybrid.state_dict()}),
             "parameters": {name: tensor.detach() for name, tensor in self._tensors_of()},
         }
 
@@ -346,6 +353,7 @@ class NetworkModel:
             "growth": self.growth,
             "optimizer": self.optimizer,
             "readout": self.readout,
+            "hybrid": self.hybrid,
         }
         odd_half = any((state.get(k) is None) != (v is None) for k, v in halves.items())
         if odd is not None or odd_half:
@@ -369,6 +377,8 @@ class NetworkModel:
         self._boost, self._boosted = float(boost), int(boosted)
         for memory in self.memories().values():
             memory.clear()
+        if self.hybrid is not None:  # behind the clearing, which forgets the longest key
+            self.hybrid.load_state_dict(state["hybrid"])
         if self.rehearsal is not None:
             self.rehearsal.forget()
         if self.reservoir is not None:
