@@ -365,8 +365,8 @@ class RunStore:
         bound = next((key for key in ("rows", "budget") if memory.get(key) is not None), None)
         if bound is not None:
             raise RunStateError(
-                f"the run {str(self.path)!r} has memory.{bound}={memory[bound]}, so that new tuples take the "
-                "rows of dead ones in their turn; there is nothing to compact"
+                f"the run {str(self.path)!r} has memory.{bound}={memory[bound]}, so that new "
+                "tuples take the rows of dead ones in their turn; there is nothing to compact"
             )
         with self._turn:
             self._commits.settle()

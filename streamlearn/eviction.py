@@ -226,9 +226,7 @@ class Eviction:
                 self._rank[there] = _sizes(last, rows)
         self._dead = self._count_dead()
 
-    def _most(
-        self, stored: int, wanted: int, new: NDArray[np.int64]
-    ) -> NDArray[np.int64]:
+    def _most(self, stored: int, wanted: int, new: NDArray[np.int64]) -> NDArray[np.int64]:
         """Rows of the classes that have most, of each the oldest."""
         live = np.flatnonzero(self._born[:stored] >= 0)
         classes = self._rank[live].astype(np.int64)
@@ -255,9 +253,7 @@ class Eviction:
         return np.concatenate([sure, rest])
 
     @staticmethod
-    def _first_of(
-        rows: NDArray[np.int64], by: NDArray[np.int64], count: int
-    ) -> NDArray[np.int64]:
+    def _first_of(rows: NDArray[np.int64], by: NDArray[np.int64], count: int) -> NDArray[np.int64]:
         """So many rows of the least numbers, of equal ones the first."""
         numbers = by[rows]
         most = np.partition(numbers, count - 1)[count - 1]
@@ -265,9 +261,7 @@ class Eviction:
         return np.concatenate([sure, rows[numbers == most][: count - len(sure)]])
 
 
-def levelled(
-    have: NDArray[np.int64], new: NDArray[np.int64], wanted: int
-) -> NDArray[np.int64]:
+def levelled(have: NDArray[np.int64], new: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
     """How many of each class go, so that the largest are as small as they can be.
 
     Args:

@@ -5,7 +5,7 @@ any tier. Rows that a memory started with stay as they are, which keeps the sum 
 0: no write rule gives a tuple a weight below 0. Rows that go stay as dead ones, numbered as before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -35,34 +35,49 @@ class Pruned(NamedTuple):
     merged: int
     bytes: int
 
-    def __add__(self, other: "Pruned") -> "Pruned":  # type: ignore[override]
-        return Pruned(*(one + two for one, two in zip(self, other, strict=True)))
-
 
 @torch.no_grad()
 def prune(
-    layer: GrowingLayer, *, below: float | None = None, distance: float | None = None
-) -> Pruned:
-    """Drop what has faded in a layer, then merge what is near.
+    layers: Sequence[GrowingLayer],
+    *,
+    below: float | None = None,
+    distance: float | None = None,
+    alike: bool = False,
+) -> list[Pruned]:
+    """Drop what has faded in layers, then merge what is near; gives what went of each.
 
     Args:
-        layer: of first order.
+        layers: of first order.
         below: ε of `faded`; None drops nothing.
         distance: of `near`; None merges nothing.
+        alike: a row stands for the same sample in all layers, so that it is dropped only where it
+            has faded in all of them.
 
     Raises:
-        ConfigError: a number below 0, or merging under momentum.
+        ConfigError: a number below 0, or merging under momentum. Nothing was changed.
         FormatError, StorageError: a block lies in a store that cannot be read.
     """
-    memory, clock = layer.memory, layer.forgetting
-    gone = torch.zeros(0, dtype=torch.int64)
-    if below is not None:
-        gone = faded(memory, clock, below)
-        memory.drop(gone)
-    merged = 0
+    for name, given in (("below", below), ("distance", distance)):
+        _check(name, given or 0.0)
     if distance is not None:
-        merged = merge(memory, clock, *near(memory, distance))
-    return Pruned(len(gone), merged, (len(gone) + merged) * memory.row_bytes)
+        for layer in layers:
+            _check_momentum(layer.forgetting)
+    gone = [torch.zeros(0, dtype=torch.int64) for _ in layers]
+    if below is not None:
+        gone = [faded(layer.memory, layer.forgetting, below) for layer in layers]
+        if alike:
+            every = gone[0]
+            for rows in gone[1:]:
+                every = every[torch.isin(every, rows)]
+            gone = [every for _ in layers]
+    result = []
+    for layer, rows in zip(layers, gone, strict=True):
+        memory, merged = layer.memory, 0
+        memory.drop(rows)
+        if distance is not None:
+            merged = merge(memory, layer.forgetting, *near(memory, distance))
+        result.append(Pruned(len(rows), merged, (len(rows) + merged) * memory.row_bytes))
+    return result
 
 
 @torch.no_grad()
@@ -143,11 +158,7 @@ def merge(memory: Memory, clock: Forgetting, rows: Tensor, into: Tensor) -> int:
         ConfigError: there is momentum, under which tuples of different ages do not stay one.
         FormatError, StorageError: a block lies in a store that cannot be read.
     """
-    if clock.momentum:
-        raise ConfigError(
-            f"optimizer.momentum={clock.momentum:g} lets tuples of different ages count by shares "
-            "that change, so they cannot be merged; leave merging out"
-        )
+    _check_momentum(clock)
     order = torch.argsort(into, stable=True)
     rows, into = rows[order], into[order]
     start = 0
@@ -178,6 +189,14 @@ def _add(memory: Memory, clock: Forgetting, rows: Tensor, into: Tensor) -> None:
 def _check(name: str, value: float) -> None:
     if not 0 <= value < float("inf"):
         raise ConfigError(f"{name}={value:g} must be a finite number of at least 0")
+
+
+def _check_momentum(clock: Forgetting) -> None:
+    if clock.momentum:
+        raise ConfigError(
+            f"optimizer.momentum={clock.momentum:g} lets tuples of different ages count by shares "
+            "that change, so they cannot be merged; leave merging out"
+        )
 
 
 def _blocks(memory: Memory) -> Iterator[Tensor]:
