@@ -99,7 +99,7 @@ def prune_run(path: RunPath, wanted: Wanted, words: Sequence[str] = ()) -> Resul
         summary = dict(manifest.summary)
         summary["pruned_tuples"] = int(summary.get("pruned_tuples", 0)) + gone
         store.log({"event": "notice", "text": f"pruned: {gone} tuples are dead now"})
-        commit = store.commit(
+        store.commit(
             step=manifest.step,
             samples=manifest.samples,
             status=manifest.status,
@@ -108,7 +108,7 @@ def prune_run(path: RunPath, wanted: Wanted, words: Sequence[str] = ()) -> Resul
             summary=summary,
             keep=scenario.checkpoint.keep,
         )
-        return Result(layers, commit.number, compacts=compacts)
+        return Result(layers, manifest.commit + 1, compacts=compacts)
 
 
 def _check(scenario: Scenario, wanted: Wanted) -> None:

@@ -280,7 +280,7 @@ def levelled(have: NDArray[np.int64], new: NDArray[np.int64], wanted: int) -> ND
             low = level
         else:
             high = level - 1
-    share = np.minimum(have, (after - low).clip(0))
+    share: NDArray[np.int64] = np.minimum(have, (after - low).clip(0))
     # Those that come down to the level exactly may keep one.
     level_ones = np.flatnonzero((share > 0) & (after - share == low))
     share[level_ones[: int(share.sum()) - wanted]] -= 1

@@ -19,7 +19,11 @@ from streamlearn.retrieval import Forgetting
 from .making import randn
 from .test_learner import blobs, content, feed, learner
 
-REHEARSALS = ({}, {"rehearsal": 3, "rehearse": "balanced"}, {"rehearsal": 2, "rehearse": "loss"})
+REHEARSALS: tuple[dict[str, Any], ...] = (
+    {},
+    {"rehearsal": 3, "rehearse": "balanced"},
+    {"rehearsal": 2, "rehearse": "loss"},
+)
 
 
 def bounded(policy: str, budget: int, **training: Any) -> Any:
@@ -44,7 +48,7 @@ def test_a_budget_holds_at_every_step_and_a_copy_goes_on_with_the_same_bits(
     model = bounded(policy, budget, **training)
     features, targets = blobs(60 + sum(parts), seed=seed)
     feed(model, features[:60], targets[:60])
-    other = None
+    other: Any = None
     start = 60
     for number, count in enumerate(parts):
         if number == len(parts) // 2:
@@ -92,7 +96,8 @@ def test_classes_are_levelled_as_by_one_at_a_time(
         left[name] -= 1
         after[name] -= 1
     assert share.sum() == wanted
-    assert (share >= 0).all() and (share <= have).all()
+    assert (share >= 0).all()
+    assert (share <= have).all()
     np.testing.assert_array_equal(np.sort(have + new - share), np.sort(after))
 
 
@@ -111,10 +116,11 @@ def test_balanced_keeps_what_is_rare_and_least_what_counts() -> None:
 
 
 def filled(decay: float = 0.0, momentum: float = 0.0) -> WeightedSoftmax:
-    layer = WeightedSoftmax(6, 3, dtype=torch.float64, block_rows=512)
+    start = torch.Generator().manual_seed(0)
+    layer = WeightedSoftmax(6, 3, dtype=torch.float64, block_rows=512, generator=start)
     keys = randn(500, 6, seed=1)
     keys = torch.cat([keys, keys[::3], keys[::5]])
-    for born, part in enumerate(keys.split(100), start=1):
+    for born, part in enumerate(torch.split(keys, 100), start=1):
         tuples = Tuples(part, randn(len(part), seed=born).abs(), randn(len(part), 3, seed=-born))
         layer.memory.append(tuples, born=born)
     layer.forgetting = Forgetting(11, momentum, decay)
