@@ -464,6 +464,56 @@ def report(
         return _printed(lambda output: write([find_run(run) for run in runs], page, output))
 
 
+@app.command(short_help="Drop or merge tuples of a run.")
+def prune(
+    run: Run,
+    words: Words = None,
+    below: Annotated[
+        float | None,
+        typer.Option(
+            "--below",
+            metavar="EPS",
+            help="Drop tuples whose value and weight both count for less by now.",
+            show_default=False,
+        ),
+    ] = None,
+    merge: Annotated[
+        float | None,
+        typer.Option(
+            "--merge",
+            metavar="DISTANCE",
+            help="Make one of tuples whose keys differ by no more (root mean square); 0: equal "
+            "keys.",
+            show_default=False,
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool,
+        typer.Option(
+            "--dry-run",
+            help="Change nothing; say what would go, and the held-out accuracy before and after.",
+        ),
+    ] = False,
+    json: Json = False,
+) -> int:
+    """Drop or merge tuples of a run that is not running, as a new checkpoint of it.
+
+    Their rows are dead then and count for nothing; streamlearn compact frees the bytes.
+
+    The run can be resumed as before, and goes on without them.
+    """
+    from .signals import StopSignals
+
+    with StopSignals():
+        from streamlearn.scenarios.prune import Wanted
+        from streamlearn.storage import find_run
+
+        from .prune import prune as leave_out
+
+        wanted, path = Wanted(below, merge, dry_run), find_run(run)
+        return _printed(lambda output: leave_out(path, wanted, words or [], output, json=json))
+
+
 @app.command(short_help="Write a run's tuples to a file or folder of a common format.")
 def export(
     run: Run,

@@ -79,7 +79,9 @@ def describe_run(reader: RunReader, now: float) -> dict[str, Any]:
         "host": status.host,
     }
     if manifest is not None:
-        most = reader.scenario.get("memory", {}).get("rows")
+        most = manifest.summary.get("most_tuples")
+        if most is None:  # a run of an older version, or one that has learnt nothing yet
+            most = reader.scenario.get("memory", {}).get("rows")
         facts |= {
             "commit": manifest.commit,
             "step": manifest.step,
@@ -183,11 +185,12 @@ def _value(name: str, value: Any) -> str:
 
 
 def _table(layers: list[dict[str, Any]]) -> list[str]:
-    head = ("layer", "tuples", "bytes", "dtype", "a tuple", "blocks", "rows a block")
+    head = ("layer", "tuples", "dead", "bytes", "dtype", "a tuple", "blocks", "rows a block")
     rows = [
         (
             clean(layer_title(layer["name"])),
             count(layer["tuples"]) + (f" of {count(layer['most'])}" if layer["most"] else ""),
+            count(layer["dead"]),
             size(layer["bytes"]),
             layer["dtype"],
             size(layer["row_bytes"]),

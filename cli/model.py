@@ -92,6 +92,7 @@ class Model:
     layers: dict[str, Layer] = field(default_factory=dict)
     learner_bytes: int = 0
     memory: MemoryStatus | None = None
+    bounds: Mapping[str, int] = field(default_factory=dict)
     disk_bytes: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
     summary: Mapping[str, Any] = field(default_factory=dict)
@@ -239,6 +240,7 @@ class Model:
         if whole is not None and recent is not None and math.isfinite(whole + recent):
             self.curve.add(event.samples, whole, recent)
         self.learner_bytes = event.learner_bytes
+        self.bounds = event.bounds
         self.pace.add(event.position, event.seconds)
         for status in event.layers:
             layer = self.layers.setdefault(layer_title(status.name), Layer())
@@ -262,6 +264,7 @@ class Model:
         self.position = max(self.position, event.samples + event.skipped)
         self.accuracy = event.prequential_accuracy
         self.skipped = max(self.skipped, event.skipped)
+        self.bounds = event.bounds or self.bounds
         for status in event.layers:
             layer = self.layers.setdefault(layer_title(status.name), Layer())
             layer.tuples, layer.bytes = status.tuples, status.bytes

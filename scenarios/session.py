@@ -446,6 +446,7 @@ class Session:
             learner_bytes=loop.learner.nbytes,
             metrics=final_metrics(loop, tested),
             continual=None if loop.matrix is None else loop.matrix.summary(),
+            bounds=loop.learner.bounds(),
         )
 
     def _memory_status(self) -> MemoryStatus:

@@ -37,11 +37,24 @@ def summary_of(loop: Loop[Any], kind: str, tested: Tested | None) -> dict[str, A
         **width_of(loop.learner.task),
         "learner": kind,
         "learner_bytes": loop.learner.nbytes,
+        **_bounds(loop),
         **({} if loop.matrix is None else loop.matrix.summary()),
         **({} if loop.drift is None else loop.drift.summary()),
         **_late(loop),
         **_by_class(loop),
     }
+
+
+def _bounds(loop: Loop[Any]) -> dict[str, int]:
+    """Bounds of the memory and what they have cost, where there are any."""
+    names = {
+        "budget": "budget_bytes",
+        "used": "used_bytes",
+        "rows": "most_tuples",
+        "left": "left_tuples",
+    }
+    found = loop.learner.bounds()
+    return {name: found[key] for key, name in names.items() if key in found}
 
 
 def _late(loop: Loop[Any]) -> dict[str, int]:

@@ -361,11 +361,12 @@ class RunStore:
             StorageError: the system refused; the last commit is whole.
         """
         self._log.require_open()
-        rows = self.read().scenario.get("memory", {}).get("rows")
-        if rows is not None:
+        memory = self.read().scenario.get("memory", {})
+        bound = next((key for key in ("rows", "budget") if memory.get(key) is not None), None)
+        if bound is not None:
             raise RunStateError(
-                f"the run {str(self.path)!r} has memory.rows={rows}, so that new tuples take the "
-                "rows of dead ones in their turn; there is nothing to compact"
+                f"the run {str(self.path)!r} has memory.{bound}={memory[bound]}, so that new "
+                "tuples take the rows of dead ones in their turn; there is nothing to compact"
             )
         with self._turn:
             self._commits.settle()

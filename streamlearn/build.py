@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 from streamlearn.blocks import ROW_MULTIPLE, block_rows_for
+from streamlearn.budget import Needs, needs_of, within
 from streamlearn.dense import DenseBlock, ParametricSoftmax, linear
 from streamlearn.encoders import PCA, Chain, Encoder, ModuleEncoder, PatchFeatures, Standardise
 from streamlearn.encoders.torchvision import backbone
@@ -108,6 +109,11 @@ def check_task(settings: LearnerSettings, task: Task) -> None:
                 "out"
             )
         return
+    if settings.memory.policy == "balanced":
+        raise ConfigError(
+            "memory.policy=balanced is about classes, but the targets are numbers; set "
+            "memory.policy=oldest or least"
+        )
     for name, word, plain in (("rehearse", "balanced", "uniform"), ("adjust", "batch", "none")):
         if getattr(chosen, name, plain) == word:
             raise ConfigError(
@@ -361,6 +367,7 @@ def build_growth(
         rows=settings.memory.rows,
         gate=layer.gate,
         refused=layer.refused,
+        policy=settings.memory.policy,
     )
 
 
@@ -397,6 +404,7 @@ def build_model(
     shape: tuple[int, ...] | None = None,
     *,
     identified: bool = True,
+    beside: int = 0,
 ) -> Model:
     """The model that `learner` names, over codes of this width, nothing learnt yet.
 
@@ -409,10 +417,20 @@ def build_model(
         shape: of a sample, which a vision transformer wants to know.
         identified: whether every tuple of a growing layer says which sample it is of; runs that
             began before there was such a column go on without it.
+        beside: bytes of its encoder, which a budget counts.
 
     Raises:
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
+
+    def measure(other: LearnerSettings) -> Needs:
+        tiny = build_model(
+            other, width, task, hardware, Tiers(hardware.device), shape, identified=identified
+        )
+        codes = torch.ones(1, width, device=hardware.device)
+        return needs_of(tiny, codes, task.checked(torch.zeros(1, dtype=torch.int64), 1))
+
+    settings = within(settings, beside, measure)
     loss = task.loss(settings.loss)
     model = _unscaled_model(
         settings, width, task.width, loss, hardware, tiers, shape, identified=identified
@@ -441,6 +459,8 @@ def _unscaled_model(
         kept = isinstance(chosen, ParametricSettings) and chosen.reservoir is not None
         rehearses = bool(chosen.rehearsal) and not kept
         notes = notes_for(outputs, wide, chosen.rehearse) if rehearses else {}
+        if settings.memory.policy == "balanced":
+            notes = {"target": Column(None, "int64")} | notes
         network = build_network(
             settings, width, classes, hardware, tiers, shape, notes, identified=identified
         )
@@ -458,7 +478,7 @@ def _unscaled_model(
             options["again"] = least.again
         if rehearses:
             layers = [*_growing(network.hidden), *_growing([network.output])]
-            ring = growth.rings[0] if growth is not None and growth.rings else None
+            ring = None if growth is None else growth.eviction or next(iter(growth.rings), None)
             options["rehearsal"] = Rehearsal(
                 layers, chosen.rehearsal, chosen.rehearse, settings.seed, ring=ring
             )

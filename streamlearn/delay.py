@@ -88,6 +88,10 @@ class StreamLearner(Protocol):
         """Bytes that it needs to predict and to go on learning."""
         ...
 
+    def bounds(self) -> dict[str, int]:
+        """Bounds of the memory, and what they have cost; empty where there are none."""
+        ...
+
     def take(self, rows: Any) -> Taken:
         """Answer to rows, then learn them."""
         ...

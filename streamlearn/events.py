@@ -95,7 +95,9 @@ class Progress:
     `learner_bytes` what the learner needs to predict and to go on learning, tuples included.
     `waiting` samples were answered to and wait for their labels.
     `metrics` are kappa, no_change_accuracy, …, or mae, rmse, r2, windowed_mae, no_change_mae, …
-    where targets are numbers.
+    where targets are numbers. `bounds` of the memory are rows, the most of each growing layer,
+    left, tuples of each that went for others, and budget and used, in bytes; empty where there are
+    none, and then left out of the JSON.
     """
 
     event: ClassVar[str] = "progress"
@@ -114,6 +116,7 @@ class Progress:
     learner_bytes: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     waiting: int = 0
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +262,7 @@ class Finished:
 
     metrics: test_kappa, …, and prequential_kappa, …, or test_mae, … where targets are numbers.
     continual: the accuracy matrix and its figures, see `continual`, where classes came in turn;
-    left out of the JSON elsewhere.
+    left out of the JSON elsewhere. bounds: as of `Progress`.
     """
 
     event: ClassVar[str] = "finished"
@@ -276,9 +279,10 @@ class Finished:
     learner_bytes: int = 0
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     continual: Mapping[str, Any] | None = None
+    bounds: Mapping[str, int] = field(default_factory=dict)
 
 
-_SELDOM = ("metrics", "outputs", "linearised", "continual", "waiting", "raw")
+_SELDOM = ("metrics", "outputs", "linearised", "continual", "waiting", "raw", "bounds")
 """What events say only where there is something to say."""
 
 Event = (

@@ -17,6 +17,7 @@ from streamlearn.errors import ConfigError, FormatError, NotFiniteError, ShapeEr
 from streamlearn.hardware import DeviceName, resolve_hardware
 from streamlearn.memory import Memory
 from streamlearn.models import Model, NetworkModel, ScaledModel, Scores, Seen, Taken
+from streamlearn.models.base import tensor_bytes
 from streamlearn.saving import read_learner, write_learner
 from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree
@@ -353,6 +354,7 @@ class Learner:
             self.tiers,
             self.input_shape,
             identified=identified,
+            beside=tensor_bytes(self.encoder.state_dict()),
         )
 
     def _learn(self, model: Model, codes: Tensor, targets: Tensor, index: Tensor | None) -> Scores:
@@ -390,6 +392,24 @@ class Learner:
     def nbytes(self) -> int:
         """Bytes that the model needs to predict and to go on learning, its encoder's left out."""
         return 0 if self.model is None else self.model.nbytes
+
+    def bounds(self) -> dict[str, int]:
+        """Bounds of the memory, and what they have cost; empty where there are none.
+
+        rows: the most of each growing layer. left: tuples of each that went for others. budget:
+        bytes, and used: of these, where a budget is set.
+        """
+        network = self._network()
+        if network is None:
+            return {}
+        found = {}
+        growth = network.growth
+        if growth is not None and growth.rows is not None:
+            found = {"rows": growth.rows, "left": growth.left}
+        if self.settings.memory.budget is not None:
+            used = self.nbytes + tensor_bytes(self.encoder.state_dict())
+            found |= {"budget": int(self.settings.memory.budget), "used": used}
+        return found
 
     def state_dict(self) -> StateTree:
         """Everything but the tuples of `memories()`, which are saved by block."""

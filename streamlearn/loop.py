@@ -283,6 +283,7 @@ class Loop(Generic[L]):
             learner_bytes=self.learner.nbytes,
             metrics=self.evaluation.metrics,
             waiting=self.delayed.samples,
+            bounds=self.learner.bounds(),
         )
 
     def layers(self) -> tuple[LayerStatus, ...]:

@@ -95,6 +95,15 @@ class OpenLearner:
                 f"learner.revisit={settings.learner.revisit} needs samples that are known by a "
                 "number, which records are not; leave it out"
             )
+        memory = settings.memory
+        if memory.budget is not None or memory.policy != "oldest":
+            said, name = f"memory.policy={memory.policy}", "policy"
+            if memory.budget is not None:
+                said, name = f"memory.budget={memory.budget}", "budget"
+            raise ConfigError(
+                f"{said} needs a network whose widths are known, which records do not tell "
+                f"beforehand; leave memory.{name} out and set memory.rows"
+            )
         if warmup < 1:
             raise ConfigError(f"warmup={warmup} must be at least 1")
         self.settings = settings
@@ -392,6 +401,14 @@ class OpenLearner:
         for network in networks:
             network.forget(-(-samples // self.settings.learner.batch))
         return bool(networks)
+
+    def bounds(self) -> dict[str, int]:
+        """Bounds of the memory, see `Learner.bounds`."""
+        growths = [network.growth for network in self._networks() if network.growth is not None]
+        if self.settings.memory.rows is None or not growths:
+            return {}
+        left = max(growth.left for growth in growths)
+        return {"rows": self.settings.memory.rows, "left": left}
 
     def _networks(self) -> list[NetworkModel]:
         return [found for member in self._members if (found := member.network()) is not None]

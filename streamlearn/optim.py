@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from streamlearn.errors import ConfigError, FormatError
+from streamlearn.eviction import Eviction, Policy
 from streamlearn.gates import Admission, Gate
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Checked, Memory, Tuples
@@ -79,6 +80,7 @@ class FunctionalSGD:
         rows: int | None = None,
         gate: float | None = None,
         refused: Literal["drop", "nearest"] = "drop",
+        policy: Policy = "oldest",
     ) -> None:
         rates = {
             "lr_value": lr_value,
@@ -107,7 +109,14 @@ class FunctionalSGD:
         # Tuples that are there already have their age: the clock goes on, 0 in a new network.
         self.steps = max(layer.forgetting.step for layer in layers)
         self.rows = rows
-        self.rings = [] if rows is None else [Ring(layer.memory, rows) for layer in layers]
+        self.rings: list[Ring] = []
+        self.eviction: Eviction | None = None
+        if rows is not None and policy == "oldest":
+            self.rings = [Ring(layer.memory, rows) for layer in layers]
+        elif rows is not None:
+            last = self.param_groups[-1]
+            memories = [layer.memory for layer in layers]
+            self.eviction = Eviction(memories, rows, policy, last["momentum"], last["decay"])
         self.gates = [] if gate is None else [Gate(layer.memory, gate) for layer in layers]
         self.refused = refused
         self._set_clock()
@@ -195,6 +204,10 @@ class FunctionalSGD:
         for merge, tuples in zip(merged, sums, strict=True):
             merge.memory.check(tuples, self.steps + 1)
         turns = [turn for ring in self.rings for turn in _turns(ring, checked)]
+        eviction, each = self.eviction, []
+        if eviction is not None and checked:
+            each = [_of_memory(memory, checked) for memory in eviction.memories]
+            going = eviction.plan(each, self.steps + 1)
         rewrites = [merge.memory.rewrites for merge in merged]
         if before is not None:
             before()
@@ -205,9 +218,13 @@ class FunctionalSGD:
                 tuples = merge.sums()
             own = _own(memory, anew)
             memory.rewrite(merge.rows, weight=tuples.weight, value=tuples.value, notes=own)
+            if eviction is not None:
+                eviction.touch(merge.rows)
         for ring, plan, rows in turns:
             ring.put(plan, rows, born=self.steps)
-        for memory, rows in () if self.rings else checked:
+        if eviction is not None and each:
+            eviction.put(going, each, born=self.steps)
+        for memory, rows in () if self.rows is not None else checked:
             if places is None or len(rows.key):
                 memory.append_checked(rows, born=self.steps)
         self.zero_grad()
@@ -246,7 +263,18 @@ class FunctionalSGD:
         """
         oldest = self.steps - steps + 1
         layers = [layer for group in self.param_groups for layer in group["layers"]]
-        return sum(_drop_before(layer.memory, oldest, bool(self.rings)) for layer in layers)
+        return sum(_drop_before(layer.memory, oldest, self.rows is not None) for layer in layers)
+
+    @property
+    def left(self) -> int:
+        """Tuples of each layer that went for others, in the layer that lost most."""
+        gone = [max(0, ring.written - ring.size) for ring in self.rings]
+        return max(gone, default=0) if self.eviction is None else self.eviction.left
+
+    @property
+    def nbytes(self) -> int:
+        """What knowing which tuples are to go takes."""
+        return 0 if self.eviction is None else self.eviction.nbytes
 
     def _set_clock(self) -> None:
         for group in self.param_groups:
@@ -254,12 +282,15 @@ class FunctionalSGD:
                 layer.forgetting = Forgetting(self.steps, group["momentum"], group["decay"])
 
     def state_dict(self) -> StateTree:
-        """The step count, each group's rates, and where rings stand."""
+        """The step count, each group's rates, and what bounds have written."""
         names = ("lr_value", "lr_weight", "momentum", "decay")
         groups = [{name: group[name] for name in names} for group in self.param_groups]  # type: ignore[literal-required]
         state: StateTree = {"steps": self.steps, "groups": groups}
         if self.rings:
             state |= {"rows": self.rows, "written": [ring.written for ring in self.rings]}
+        if self.eviction is not None:
+            counts = [self.eviction.written, self.eviction.left]
+            state |= {"rows": self.rows, "policy": self.eviction.policy, "evicted": counts}
         return state
 
     def load_state_dict(self, state: StateTree) -> None:
@@ -279,7 +310,16 @@ class FunctionalSGD:
                 f"the state was saved with memory.rows={state.get('rows')} but here it is "
                 f"{self.rows}; set it as it was"
             )
+        policy = None if self.eviction is None else self.eviction.policy
+        if state.get("policy") != policy:
+            raise FormatError(
+                f"the state was saved with memory.policy={state.get('policy') or 'oldest'} but "
+                f"here it is {policy or 'oldest'}; set it as it was"
+            )
         self.steps = int(state["steps"])
+        if self.eviction is not None:
+            self.eviction.written, self.eviction.left = (int(n) for n in state["evicted"])
+            self.eviction.forget()
         for ring, written in zip(self.rings, state.get("written", ()), strict=True):
             ring.written = int(written)
         for group, saved in zip(self.param_groups, groups, strict=True):
@@ -288,6 +328,11 @@ class FunctionalSGD:
             group["momentum"] = float(saved["momentum"])
             group["decay"] = float(saved["decay"])
         self._set_clock()
+
+
+def _of_memory(memory: Memory, checked: list[tuple[Memory, Checked]]) -> Checked:
+    """All that is to be stored in a memory."""
+    return Checked.joined([rows for its, rows in checked if its is memory])
 
 
 def _turns(

@@ -117,6 +117,10 @@ class RecordLearner:
         """Bytes that it needs to predict and to go on learning."""
         return self.open.nbytes
 
+    def bounds(self) -> dict[str, int]:
+        """Bounds of the memory, see `Learner.bounds`."""
+        return self.open.bounds()
+
     # -- answering and learning ------------------------------------------------------------------
 
     def answer(self, features: Sequence[Record]) -> Tensor:

@@ -662,8 +662,19 @@ class MemorySettings(Settings):
         None,
         ge=1,
         description="the most tuples of a growing layer, starting rows counted; once it is full, "
-        "new ones take the place of the oldest; none: all stay [tuples]; more: "
+        "new ones take the place of others; none: all stay [tuples]; more: "
         "remembers longer; memory and time rise until it is full",
+    )
+    budget: Budget = Field(
+        None,
+        gt=0,
+        description="bytes for the whole learner, such as 64MiB: encoder, parameters, sums and "
+        "tuples [bytes]; says memory.rows; more: remembers longer",
+    )
+    policy: Literal["oldest", "balanced", "least"] = Field(
+        "oldest",
+        description="whose tuples go once there is no room: the oldest samples'; those of the "
+        "classes that have most, of each the oldest; or those that count for least",
     )
     device_budget: Budget = Field(
         None,
@@ -718,17 +729,7 @@ class LearnerSettings(Settings):
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
         kind = self.learner.kind
-        if self.memory.rows is not None and not self.any_grows():
-            raise ValueError(
-                f"memory.rows={self.memory.rows} is about growing layers, of which learner={kind} "
-                "has none here; leave it out"
-            )
-        if self.memory.rows is not None and self.memory.rows <= self._starting_rows():
-            raise ValueError(
-                f"memory.rows={self.memory.rows} leaves no room beside the "
-                f"{self._starting_rows()} starting rows of a layer; raise it, or lower "
-                "layer.start_rows"
-            )
+        self._check_memory()
         self._check_hybrid()
         if kind not in NETWORK_KINDS:
             return self
@@ -803,6 +804,51 @@ class LearnerSettings(Settings):
                 "could be trained; set optimizer.train=values or all"
             )
 
+    def _check_memory(self) -> None:
+        """Whether bounds of memory are about layers that there are."""
+        memory, kind = self.memory, self.learner.kind
+        said = f"memory.rows={memory.rows}"
+        if memory.budget is not None:
+            if memory.rows is not None:
+                raise ValueError(
+                    f"{said} and memory.budget={memory.budget} are two bounds of the same layers; "
+                    "set one of them"
+                )
+            said = f"memory.budget={memory.budget}"
+        bound = memory.rows is not None or memory.budget is not None
+        solved = memory.budget is not None and self.solves()
+        if bound and not self.any_grows() and not solved:
+            raise ValueError(
+                f"{said} is about growing layers, of which learner={kind} has none here; leave it "
+                "out"
+            )
+        if memory.rows is not None and memory.rows <= self.starting_rows():
+            raise ValueError(
+                f"{said} leaves no room beside the {self.starting_rows()} starting rows of a "
+                "layer; raise it, or lower layer.start_rows"
+            )
+        if memory.policy == "oldest":
+            return
+        said = f"memory.policy={memory.policy}"
+        if not bound or not self.any_grows():
+            raise ValueError(
+                f"{said} says which tuples go once growing layers are full; set memory.rows or "
+                "memory.budget, or memory.policy=oldest"
+            )
+        if self.network.kind == "vit" or self.layer.kind == "gauge":
+            what = "network=vit" if self.network.kind == "vit" else "layer=gauge"
+            raise ValueError(
+                f"{said} needs one tuple a sample, and {what} may store more or fewer; set "
+                "memory.policy=oldest"
+            )
+        gated = getattr(self.layer, "gate", None) is not None
+        if gated or self.optimizer.train != "none":
+            what = "layer.gate" if gated else f"optimizer.train={self.optimizer.train}"
+            raise ValueError(
+                f"{said} and {what} do not go together: which tuples count for least would change "
+                "under it; set memory.policy=oldest"
+            )
+
     def _check_mixed(self, hidden: list[bool], output: bool) -> None:
         """Whether there are layers for what is asked of them."""
         network, by_gradient = self.network, self.layer.kind == "parametric-softmax"
@@ -829,12 +875,14 @@ class LearnerSettings(Settings):
             return
         if self.learner.revisit == "update":
             self._check_in_place("learner.revisit=update", "learner.revisit=append")
-            if self.memory.rows is not None:
-                raise ValueError(
-                    f"memory.rows={self.memory.rows} lets the oldest tuples go, and "
-                    "learner.revisit=update needs those of earlier epochs; set "
-                    "learner.revisit=append, or memory.rows=none"
-                )
+            for name in ("rows", "budget"):
+                bound = getattr(self.memory, name)
+                if bound is not None:
+                    raise ValueError(
+                        f"memory.{name}={bound} lets tuples go, and learner.revisit=update needs "
+                        "those of earlier epochs; set learner.revisit=append, or "
+                        f"memory.{name}=none"
+                    )
         if getattr(self.learner, "reservoir", None) is not None:
             if self.any_grows():
                 raise ValueError(
@@ -869,7 +917,8 @@ class LearnerSettings(Settings):
                 f"optimizer.momentum=0 and optimizer.decay=0, or {instead}"
             )
 
-    def _starting_rows(self) -> int:
+    def starting_rows(self) -> int:
+        """Rows that a growing layer begins with."""
         rows: int = getattr(self.layer, "start_rows", 0)
         return rows
 

@@ -7,6 +7,7 @@ from streamlearn.cli.format import clean, count, number, percent, size
 from streamlearn.cli.model import Layer
 from streamlearn.cli.plot import area, bar, sparkline, styled
 
+from .memory import most_rows
 from .page import Page, facts_in, rule
 
 __all__ = ["layers"]
@@ -26,7 +27,7 @@ def layers(page: Page, width: int, room: int) -> list[Text]:
         return [*lines, styled(nothing if model.learner_bytes else "nothing is stored yet"), *foot]
     names = max(5, *(cell_len(clean(name)) for name, _ in known))
     names = min(names, max(5, width // 4))
-    most = page.setting("memory", "rows")
+    most = most_rows(page)
     head = f"{'layer':<{names}} {'tuples':>12} {'bytes':>10} {'a tuple':>8} {'dead':>8}"
     lines.append(styled(head + ("  of its rows" if most else "  growth"), "dim"))
     free = room - len(lines) - len(foot)
@@ -73,7 +74,7 @@ def _settings(page: Page) -> list[tuple[str, str]]:
         "layer": ("kind", "kappa", "gamma", "temperature", "lr_value", "lr_weight"),
         "optimizer": ("momentum", "decay"),
         "learner": ("kind", "batch", "rehearsal", "members"),
-        "memory": ("rows", "block_rows"),
+        "memory": ("rows", "budget", "policy", "block_rows"),
     }.items():
         for name in names:
             value = page.setting(section, name)

@@ -9,9 +9,9 @@ from streamlearn.cli.format import MISSING, clean, count, duration, size
 from streamlearn.cli.model import Layer
 from streamlearn.cli.plot import area, sparkline, styled
 
-from .page import Page, fact_line, rule
+from .page import Page, fact_line, facts_in, rule
 
-__all__ = ["FEW_LINES", "SHORT_PLOT", "bound", "checkpoint_age", "memory"]
+__all__ = ["FEW_LINES", "SHORT_PLOT", "bound", "checkpoint_age", "memory", "most_rows"]
 
 SHORT_PLOT, FEW_LINES = 4, 3
 """The least lines of a plot, and of a list of events."""
@@ -80,11 +80,22 @@ def _places(page: Page, width: int) -> list[Text]:
     return [line] if line.cell_len <= width else [fact_line(facts[:2]), fact_line(facts[2:])]
 
 
+def most_rows(page: Page) -> int | None:
+    """The most rows of a growing layer, where there is such a bound."""
+    most: int | None = page.model.bounds.get("rows") or page.setting("memory", "rows")
+    return most
+
+
 def bound(page: Page) -> list[tuple[str, str]]:
-    """How much of the rows that a layer may keep at most is used, where there is a bound."""
-    most = page.setting("memory", "rows")
+    """How much is used of what the memory may have at most, and what went; where it is bounded."""
+    bounds, most, budget = page.model.bounds, most_rows(page), page.setting("memory", "budget")
     used = max((layer.tuples for layer in page.model.layers.values()), default=0)
-    return [("rows", f"{count(used)} of {count(most)}")] if most else []
+    facts = [("rows", f"{count(used)} of {count(most)}")] if most else []
+    if budget:
+        facts.append(("budget", f"{size(bounds.get('used'))} of {size(budget)}"))
+    if bounds.get("left"):
+        facts.append(("left", count(bounds["left"])))
+    return facts
 
 
 def checkpoint_age(page: Page) -> str:
@@ -103,6 +114,6 @@ def _safety(page: Page, width: int) -> list[Text]:
     waiting = [("waiting", count(model.waiting))] if model.waiting else []
     counts = [*bound(page), ("skipped", count(model.skipped)), *waiting]
     line = fact_line([("checkpoint", age), *counts])
-    return (
-        [line] if line.cell_len <= width else [fact_line([("checkpoint", age)]), fact_line(counts)]
-    )
+    if line.cell_len <= width:
+        return [line]
+    return [fact_line([("checkpoint", age)]), *facts_in(counts, width)]

@@ -152,7 +152,7 @@ class NetworkModel:
         samples = self._samples(count, index)
         move = self._move(samples, len(codes) - count)
         if self.growth is not None:
-            self._grow(self.growth, written, samples, index, move)
+            self._grow(self.growth, written, samples, index, move, targets)
         elif move is not None:
             move()
         if self.reservoir is not None and replayed is not None:
@@ -186,10 +186,13 @@ class NetworkModel:
         samples: Tensor,
         index: Tensor | None,
         move: Callable[[], object] | None,
+        targets: Tensor,
     ) -> None:
         factor = self._boost if self.samples < self._boosted else 1.0
         if written is None:
-            growth.step(notes={SAMPLE: samples}, before=move, factor=factor)
+            # The memory has a column for targets only where classes are to be kept in balance.
+            noted = {SAMPLE: samples, "target": targets.cpu()}
+            growth.step(notes=noted, before=move, factor=factor)
             return
         # What comes again has rows that say already which sample they are of.
         unknown = torch.full((written.drawn,), UNKNOWN)
@@ -317,7 +320,7 @@ class NetworkModel:
         tuples = sum(memory.nbytes for memory in self.memories().values())
         state = {} if self.optimizer is None else state_tree(self.optimizer)
         places = {} if self.places is None else self.places.state_dict()
-        kept = (self.rehearsal, self.reservoir, self.readout)
+        kept = (self.growth, self.rehearsal, self.reservoir, self.readout)
         rows = sum(0 if one is None else one.nbytes for one in kept)
         return rows + tuples + tensor_bytes([list(self._tensors_of()), state, places])
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from streamlearn.blocks import DEAD, Column
 from streamlearn.errors import RunStateError
+from streamlearn.eviction import Eviction
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import Memory
 from streamlearn.ring import Ring
@@ -84,7 +85,7 @@ class Rehearsal:
         how: Rehearse,
         seed: int,
         *,
-        ring: Ring | None = None,
+        ring: Ring | Eviction | None = None,
     ) -> None:
         self.count = count
         self.how = how
@@ -124,7 +125,12 @@ class Rehearsal:
     @property
     def nbytes(self) -> int:
         """What finding rows by their class, or their loss, takes."""
-        return {"uniform": 0, "balanced": 8, "loss": 9}[self.how] * self.stored
+        return self.sample_bytes * self.stored
+
+    @property
+    def sample_bytes(self) -> int:
+        """The same for one stored sample."""
+        return {"uniform": 0, "balanced": 8, "loss": 9}[self.how]
 
     def draw(self, step: int, without: Rows | None = None) -> Rehearsed:
         """At most R stored samples.

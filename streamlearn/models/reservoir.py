@@ -88,7 +88,16 @@ class Reservoir:
     @property
     def nbytes(self) -> int:
         """What the samples that are kept take."""
-        return len(self) * sum(column.row_bytes for column in self._columns.values())
+        return len(self) * self._sample_bytes
+
+    @property
+    def most_bytes(self) -> int:
+        """What they take once the reservoir is full."""
+        return self.size * self._sample_bytes
+
+    @property
+    def _sample_bytes(self) -> int:
+        return sum(column.row_bytes for column in self._columns.values())
 
     def draw(self) -> Replayed:
         """At most R of the samples that are kept, none twice."""

@@ -1,0 +1,172 @@
+"""Bounds of bytes hold at every step, whatever goes; pruning and merging change what they say."""
+
+import copy
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from streamlearn.errors import ConfigError
+from streamlearn.eviction import levelled
+from streamlearn.layers import WeightedSoftmax
+from streamlearn.memory import PRIOR, Tuples
+from streamlearn.pruning import faded, prune
+from streamlearn.retrieval import Forgetting
+
+from .making import randn
+from .test_learner import blobs, content, feed, learner
+
+REHEARSALS: tuple[dict[str, Any], ...] = (
+    {},
+    {"rehearsal": 3, "rehearse": "balanced"},
+    {"rehearsal": 2, "rehearse": "loss"},
+)
+
+
+def bounded(policy: str, budget: int, **training: Any) -> Any:
+    return learner(
+        memory={"budget": budget, "policy": policy},
+        learner={"batch": 8, "dtype": "float32", **training},
+        network={"hidden": 1},
+    )
+
+
+@settings(max_examples=8, deadline=None)
+@given(
+    policy=st.sampled_from(("oldest", "balanced", "least")),
+    training=st.sampled_from(REHEARSALS),
+    budget=st.integers(6_000, 20_000),
+    parts=st.lists(st.integers(1, 30), min_size=4, max_size=10),
+    seed=st.integers(0, 99),
+)
+def test_a_budget_holds_at_every_step_and_a_copy_goes_on_with_the_same_bits(
+    policy: str, training: dict[str, Any], budget: int, parts: list[int], seed: int
+) -> None:
+    model = bounded(policy, budget, **training)
+    features, targets = blobs(60 + sum(parts), seed=seed)
+    feed(model, features[:60], targets[:60])
+    other: Any = None
+    start = 60
+    for number, count in enumerate(parts):
+        if number == len(parts) // 2:
+            other = copy.deepcopy(model)
+            state = model.state_dict()
+            other.load_state_dict(state)
+            for name, memory in model.memories().items():
+                for block in memory.host_blocks():
+                    other.memories()[name].load_columns(block)
+        rows = slice(start, start + count)
+        start += count
+        for one in (model, other):
+            if one is not None:
+                one.learn(features[rows], targets[rows])
+        bounds = model.bounds()
+        assert bounds["used"] <= bounds["budget"] == budget
+        assert {len(memory) for memory in model.memories().values()} == {
+            min(16 + start, bounds["rows"])
+        }
+        assert bounds["left"] == max(0, 16 + start - bounds["rows"])
+    assert content(model) == content(other)
+
+
+def test_the_least_budget_that_a_message_names_is_enough() -> None:
+    features, targets = blobs(60)
+    with pytest.raises(ConfigError, match=r"memory.budget=900 leaves no room") as caught:
+        feed(bounded("oldest", 900), features, targets)
+    least = int(str(caught.value).split("memory.budget to ")[1].split()[0])
+    feed(bounded("oldest", least), features, targets)
+    with pytest.raises(ConfigError, match="leaves no room"):
+        feed(bounded("oldest", least - 1), features, targets)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 5)), min_size=1, max_size=6), st.data())
+def test_classes_are_levelled_as_by_one_at_a_time(
+    counts: list[tuple[int, int]], data: st.DataObject
+) -> None:
+    have, new = np.array(counts, np.int64).T
+    wanted = data.draw(st.integers(0, int(have.sum())))
+    share = levelled(have, new, wanted)
+    left, after = have.copy(), have + new
+    for _ in range(wanted):
+        name = max(np.flatnonzero(left).tolist(), key=lambda c: after[c])
+        left[name] -= 1
+        after[name] -= 1
+    assert share.sum() == wanted
+    assert (share >= 0).all()
+    assert (share <= have).all()
+    np.testing.assert_array_equal(np.sort(have + new - share), np.sort(after))
+
+
+def test_balanced_keeps_what_is_rare_and_least_what_counts() -> None:
+    features, targets = blobs(400)
+    order = torch.argsort(targets, stable=True)
+    kept = {}
+    for policy in ("oldest", "balanced"):
+        model = bounded(policy, 9_000, rehearsal=1)
+        feed(model, features[order], targets[order])
+        memory = model.memories()["hidden.0"]
+        found = memory.gather(torch.arange(16, len(memory)), ("target",))["target"]
+        kept[policy] = torch.bincount(found, minlength=3)
+    assert int(kept["oldest"].min()) == 0
+    assert int(kept["balanced"].max() - kept["balanced"].min()) <= 1
+
+
+def filled(decay: float = 0.0, momentum: float = 0.0) -> WeightedSoftmax:
+    start = torch.Generator().manual_seed(0)
+    layer = WeightedSoftmax(6, 3, dtype=torch.float64, block_rows=512, generator=start)
+    keys = randn(500, 6, seed=1)
+    keys = torch.cat([keys, keys[::3], keys[::5]])
+    for born, part in enumerate(torch.split(keys, 100), start=1):
+        tuples = Tuples(part, randn(len(part), seed=born).abs(), randn(len(part), 3, seed=-born))
+        layer.memory.append(tuples, born=born)
+    layer.forgetting = Forgetting(11, momentum, decay)
+    return layer.eval()
+
+
+@settings(max_examples=10, deadline=None)
+@given(decay=st.sampled_from((0.0, 0.03, 0.3)), below=st.floats(0, 2), distance=st.floats(0, 1.5))
+def test_merging_and_pruning_keep_the_sum_of_weights_above_zero(
+    decay: float, below: float, distance: float
+) -> None:
+    layer = filled(decay)
+    memory, query = layer.memory, randn(40, 6, seed=9)
+    before = layer(query)
+    expected = memory.gather(torch.arange(16))
+    (found,) = prune([layer], distance=0.0)
+    assert found.merged == 167 + 100
+    assert (layer(query) - before).abs().max() <= 1e-10
+    layer.forgetting = Forgetting(15, 0.0, decay)  # and later, too
+    other = filled(decay)
+    other.forgetting = layer.forgetting
+    assert (layer(query) - other(query)).abs().max() <= 1e-10
+    fades = faded(memory, layer.forgetting, below)
+    (found,) = prune([layer], below=below, distance=distance)
+    assert found.faded == len(fades)
+    assert found.bytes == (found.faded + found.merged) * memory.row_bytes
+    rows = memory.gather(torch.arange(len(memory)))
+    assert float(rows["weight"][rows["born"] == PRIOR].sum()) == pytest.approx(1.0)
+    assert bool((rows["weight"] >= 0).all())
+    assert bool(torch.isfinite(layer(query)).all())
+    for name, column in memory.gather(torch.arange(16)).items():
+        assert torch.equal(column, expected[name])
+
+
+def test_near_keys_are_no_nearer_than_asked_for_after_merging() -> None:
+    layer = filled()
+    prune([layer], distance=0.7)
+    rows = layer.memory.gather(torch.arange(16, len(layer.memory)))
+    keys = rows["key"][rows["born"] > 0]
+    apart = torch.cdist(keys, keys) / 6**0.5 + 9 * torch.eye(len(keys))
+    assert len(keys) < 500
+    assert float(apart.min()) > 0.7
+
+
+def test_merging_under_momentum_and_odd_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"optimizer.momentum=0.5 .* leave merging out"):
+        prune([filled(momentum=0.5)], distance=0.0)
+    with pytest.raises(ConfigError, match="below=-1 must be"):
+        prune([filled()], below=-1.0)
