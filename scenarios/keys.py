@@ -258,5 +258,7 @@ def _unused(scenario: Scenario) -> frozenset[str]:
         unused = frozenset({"layer", "optimizer"})
     else:
         unused = frozenset()
+    if not scenario.solves():
+        unused |= {"least_squares"}
     records = scenario.data.kind in RECORD_KINDS
     return unused | (frozenset({"encoder", "learner.cold_start"}) if records else frozenset())

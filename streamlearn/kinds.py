@@ -109,8 +109,8 @@ Members = Annotated[
     Field(
         ge=1,
         le=2,
-        description="networks that learn records of classes side by side and answer together; 2: "
-        "one more over thresholds of numbers, for twice the time",
+        description="networks that learn records of classes side by side and answer together "
+        "[networks]; more: a second one over thresholds of numbers, for twice the time",
     ),
 ]
 

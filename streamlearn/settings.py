@@ -550,8 +550,8 @@ class LeastSquaresSettings(Settings):
         1.0,
         gt=0,
         le=1,
-        description="what all samples so far count for after each step [share]; less: old samples "
-        "are forgotten, for streams that drift",
+        description="what all samples so far count for after each step [share]; more: old samples "
+        "count longer; below 1 for streams that drift",
     )
     gate: float = Field(
         1e-3,
@@ -604,10 +604,14 @@ class OptimizerSettings(Settings):
         0.001, ge=0, description="AdamW's rate of values [rate]; more: stored values move further"
     )
     lr_weight: OptionalFloat = Field(
-        None, ge=0, description="AdamW's rate of weights [rate]; none: that of values"
+        None,
+        ge=0,
+        description="AdamW's rate of weights, none: that of values [rate]; more: they move further",
     )
     lr_key: OptionalFloat = Field(
-        None, ge=0, description="AdamW's rate of keys [rate]; none: that of values"
+        None,
+        ge=0,
+        description="AdamW's rate of keys, none: that of values [rate]; more: they move further",
     )
     beta1: float = Field(
         0.9, ge=0, lt=1, description="what is kept of the mean gradient [share]; more: steadier"
@@ -668,8 +672,8 @@ class MemorySettings(Settings):
     budget: Budget = Field(
         None,
         gt=0,
-        description="bytes for the whole learner, such as 64MiB: encoder, parameters, sums and "
-        "tuples [bytes]; says memory.rows; more: remembers longer",
+        description="memory of the whole learner, encoder, parameters, sums and tuples, such as "
+        "64MiB; it says memory.rows [bytes]; more: remembers longer",
     )
     policy: Literal["oldest", "balanced", "least"] = Field(
         "oldest",

@@ -146,11 +146,14 @@ class Reader:
         stopped = block.mark == "stopped"
         before, output = sys.stdin, _Stopping(block.said) if stopped else io.StringIO()
         sys.stdin = stdin or io.StringIO()
+        # Whoever starts the tests in the background may have it ignored.
+        interrupt = signal.signal(signal.SIGINT, signal.default_int_handler)
         try:
             with contextlib.redirect_stdout(output), contextlib.redirect_stderr(output):
                 code = main(words)
         finally:
             sys.stdin = before
+            signal.signal(signal.SIGINT, interrupt)
         expected = 130 if stopped else 0
         assert code == expected, f"{block.place}: {code} of {words}\n{output.getvalue()}"
         return output.getvalue()

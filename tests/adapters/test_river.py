@@ -160,7 +160,7 @@ def test_memory_that_river_counts_is_that_of_the_tuples() -> None:
     for x, y in some(30):
         model.learn_one(x, y)
         sizes.append(model._raw_memory_usage)
-    rest = 15 * 4 + 4 + 8
+    rest = 15 * 4 + 4 + 8 + 8
     assert sizes[-1] - sizes[-2] == (16 * 4 + rest) + (64 * 4 + rest)  # two networks
 
 

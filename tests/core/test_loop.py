@@ -94,7 +94,7 @@ def test_every_batch_is_one_progress_and_the_fit_is_told_where_it_happens() -> N
     assert [(layer.name, layer.tuples) for layer in last.layers] == [
         ("hidden.0", 116), ("output", 116),
     ]  # fmt: skip
-    assert last.layers[1].bytes == 116 * ((7 + 3) * 4 + 4 + 8)  # a constant beside 6 features
+    assert last.layers[1].bytes == 116 * ((7 + 3) * 4 + 4 + 8 + 8)  # a constant beside 6 features
     assert progress[0].layers == ()
     for event in events:
         json.dumps(as_json(event), allow_nan=False)

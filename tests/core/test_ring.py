@@ -405,7 +405,7 @@ def test_a_block_has_no_more_room_than_the_layer() -> None:
 
 
 def test_learners_that_cannot_be_bounded_say_so() -> None:
-    with pytest.raises(ConfigError, match=r"memory.rows=90 lets the oldest tuples go"):
+    with pytest.raises(ConfigError, match=r"memory.rows=90 lets tuples go"):
         bounded(90, learner={"revisit": "update"})
     with pytest.raises(ConfigError, match=r"memory.rows=9 is about growing layers"):
         bounded(9, learner="ridge")

@@ -126,7 +126,7 @@ def test_a_damaged_tree_is_refused() -> None:
 OF_TYPE: dict[Any, Any] = {
     int: 3, float: 0.5, str: "ñ \u2028", int | None: None, float | None: 0.25,
     MemoryStatus | None: MemoryStatus(1, 2, 3, 4), bool: True, tuple[str, ...]: ("a", "b"),
-    Mapping[str, float | None]: {"mae": 0.5, "r2": None},
+    Mapping[str, float | None]: {"mae": 0.5, "r2": None}, Mapping[str, int]: {"rows": 9},
     Mapping[str, Any] | None: {"matrix": [[0.5]]}, tuple[float, ...] | None: (0.5, 0.25),
     tuple[LayerStatus, ...]: (LayerStatus("hidden.0", 5, 80), LayerStatus("output", 5, 60)),
 }  # fmt: skip

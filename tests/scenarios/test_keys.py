@@ -64,7 +64,7 @@ def test_values_that_are_listed_are_taken_and_others_are_not() -> None:
     ("stream.predictions", "a path; or none"),
     ("run.dir", "a path"),
     ("run.name", "a text"),
-    ("network.output", "growing, dense, none"),
+    ("network.output", "growing, dense, least-squares, none"),
     ("learner.scale_targets", "true, false, none"),
 ])  # fmt: skip
 def test_what_a_setting_may_be_is_said_in_words(name: str, words: str) -> None:
@@ -91,7 +91,9 @@ def test_a_key_of_another_kind_is_found_and_an_unknown_one_has_a_hint() -> None:
     assert {key.section for key in matching(scenario, ["memory"])} == {"memory"}
     with pytest.raises(ConfigError, match=r"layer.kapa is not a setting; did you mean layer.kappa"):
         matching(scenario, ["layer.kapa"])
-    with pytest.raises(ConfigError, match=r"did you mean data.kappa or layer.kappa\?"):
+    with pytest.raises(
+        ConfigError, match=r"did you mean data.kappa or layer.kappa or least_squares.kappa\?"
+    ):
         matching(scenario, ["kappa"])
 
 

@@ -95,7 +95,15 @@ def test_the_first_layers_tuples_have_their_targets_beside_them(
     manifest = RunReader(whole[0]).manifest()
     assert manifest is not None
     layers = manifest.layers
-    assert [*layers["hidden.0"].columns] == ["key", "weight", "value", "born", "target", "scale"]
+    assert [*layers["hidden.0"].columns] == [
+        "key",
+        "weight",
+        "value",
+        "born",
+        "target",
+        "scale",
+        "sample",
+    ]
     assert [*layers["output"].columns] == ["key", "weight", "value", "born"]
     assert layers["hidden.0"].rows == layers["output"].rows
     targets = columns(whole[0])["hidden.0/target"][16:]

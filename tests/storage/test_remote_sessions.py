@@ -24,7 +24,7 @@ from .remote import KILLED_IN, KILLED_LEARNING, WORDS, place
 from .support import assert_same_bits, load
 
 Capture = pytest.CaptureFixture[str]
-SMALL = "memory.host_budget=740KB"
+SMALL = "memory.host_budget=760KB"
 
 
 def start(runs: RunPath, *words: str, name: str = "run") -> Session:
