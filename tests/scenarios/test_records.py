@@ -219,7 +219,8 @@ def test_late_labels_are_learnt_late_and_wait_across_stops(path: Path, tmp_path:
         (
             "learner.rehearsal=8",
             "learner.rehearse=loss",
-            "memory.host_budget=5MiB",
+            "learner.members=1",
+            "memory.host_budget=3MiB",
             "memory.block_rows=512",
         ),
     ],

@@ -104,7 +104,7 @@ def test_the_first_layers_tuples_have_their_targets_beside_them(
         "scale",
         "sample",
     ]
-    assert [*layers["output"].columns] == ["key", "weight", "value", "born"]
+    assert [*layers["output"].columns] == ["key", "weight", "value", "born", "sample"]
     assert layers["hidden.0"].rows == layers["output"].rows
     targets = columns(whole[0])["hidden.0/target"][16:]
     assert [sorted({int(t) // 2 for t in part}) for part in np.array_split(targets, 10)[::9]] == [
