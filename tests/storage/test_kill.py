@@ -17,6 +17,7 @@ from .story import PARTS, begin, go_on, memory_at, part_of
 from .support import assert_same_bits, load
 
 
+@pytest.mark.timeout(900)  # hundreds of kills
 def test_a_run_killed_at_any_primitive_is_whole_and_goes_on_to_the_same_bits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -52,6 +52,7 @@ def record(path: Path, patch: pytest.MonkeyPatch, *, syncs: bool = True) -> list
     return [(part, tree) for (part, _), tree in left.items()]
 
 
+@pytest.mark.timeout(900)  # hundreds of losses
 def test_whatever_a_loss_of_power_leaves_opens_at_a_commit(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: None
 ) -> None:
