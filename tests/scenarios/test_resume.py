@@ -142,7 +142,6 @@ def everything(run: Path) -> Iterator[tuple[str, Any]]:
     yield "cursor", json.dumps(loop.stream.state_dict())
 
 
-@pytest.mark.timeout(900)  # ten processes
 @pytest.mark.timeout(900)  # a dozen processes, each of which imports torch
 def test_stopped_ten_times_and_resumed_ends_with_the_same_bits(
     words: list[str], tmp_path: Path
