@@ -31,24 +31,33 @@ from streamlearn.widening import classes_room, features_room, loss_of_first, wid
 __all__ = ["Member", "Mixture", "companions", "learn_together"]
 
 _STEPS = {"kind": "rbf", "gamma": 1.0, "lr_value": 0.6}
-"""The layer of the second network, whose view of numbers is by thresholds."""
+"""The layer of the second network for classes, whose view of numbers is by thresholds."""
+
+_VALUES = {"kind": "rbf", "gamma": 3.0, "lr_value": 0.6}
+"""The same for numbers, whose view has columns for values that recur."""
 
 _FORGET = 0.99
 """λ; about the last 100 samples decide."""
 
 
-def companions(settings: LearnerSettings) -> list[tuple[View, LearnerSettings]]:
-    """The networks that learn beside a first one, where targets are classes.
+def companions(
+    settings: LearnerSettings, *, regression: bool
+) -> list[tuple[View, LearnerSettings]]:
+    """The networks that learn beside a first one.
 
     Smooth and curved borders are the first one's, an RBF network over standardised features. Where
     what counts are thresholds and sums of many features' effects, one with a wide kernel over
-    thermometer codes learns faster; their mixture follows whichever predicts better of late.
+    thermometer codes learns faster; their mixture follows whichever predicts better of late. A
+    wide kernel is right for most numbers already, but for those that only name something, whose
+    values the view "values" tells apart.
 
     Args:
         settings: of the first network; all but the layer are the others' too.
+        regression: whether targets are numbers.
     """
-    sections = settings.model_dump() | {"layer": _STEPS}
-    return [("thermometer", LearnerSettings.model_validate(sections))]
+    view: View = "values" if regression else "thermometer"
+    sections = settings.model_dump() | {"layer": _VALUES if regression else _STEPS}
+    return [(view, LearnerSettings.model_validate(sections))]
 
 
 class Member:

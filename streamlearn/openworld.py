@@ -110,7 +110,8 @@ class OpenLearner:
         self.regression = regression
         self.warmup = warmup
         self.hardware = resolve_hardware(settings.learner.device, settings.learner.dtype)
-        self.encoder = RecordEncoder()
+        views = {view for view, _ in others}
+        self.encoder = RecordEncoder(values="values" in views)
         self.labels: list[Hashable] = []
         self.samples = 0
         self.widened = 0

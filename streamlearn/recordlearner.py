@@ -36,8 +36,7 @@ class RecordLearner:
     Rows without a label are left out; nothing is learnt from them.
 
     Args:
-        settings: of a growing learner; `learner.members` is how many networks there are, of which
-            a regression has one.
+        settings: of a growing learner; `learner.members` is how many networks there are.
         regression: whether targets are numbers.
         warmup: see `OpenLearner`.
 
@@ -54,8 +53,8 @@ class RecordLearner:
     def __init__(
         self, settings: LearnerSettings, *, regression: bool = False, warmup: int = 64
     ) -> None:
-        alone = regression or getattr(settings.learner, "members", 1) == 1
-        others = [] if alone else companions(settings)
+        alone = getattr(settings.learner, "members", 1) == 1
+        others = [] if alone else companions(settings, regression=regression)
         self.open = OpenLearner(settings, regression=regression, warmup=warmup, others=others)
 
     # -- what it is ------------------------------------------------------------------------------

@@ -16,13 +16,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from streamlearn.errors import DataError
+from streamlearn.recurring import RecurringValues
 from streamlearn.state import StateTree
 from streamlearn.tagged import Tags
 
 __all__ = ["Record", "RecordEncoder", "View", "plain"]
 
 Record: TypeAlias = Mapping[Any, Any]
-View: TypeAlias = Literal["standardised", "thermometer"]
+View: TypeAlias = Literal["standardised", "thermometer", "values"]
 Array: TypeAlias = NDArray[np.float64]
 _Column: TypeAlias = tuple[Hashable, tuple[Hashable] | None]
 
@@ -62,16 +63,24 @@ class RecordEncoder:
     … 1.8 deviations, standardised as if x were normal. Features whose effect has steps, or adds up
     whatever the others are, are near to each other in it.
 
+    The view "values" adds a column, 0 or 1, for each value of a number that came before, as if it
+    were a category as well: what an identifier or a whole number stands for need not be near to
+    what its neighbours do. Values that never come twice have none.
+
     Features that come together get their columns in the order of their names, so their order in a
     record changes nothing. A feature that holds numbers at times and text at others has columns for
     both. Booleans are numbers.
+
+    Args:
+        values: whether `track` looks for values that recur; the view "values" has none otherwise.
 
     Attributes:
         columns: each column's number by (feature, None) for numbers or (feature, (category,)).
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, values: bool = False) -> None:
         self.columns: dict[_Column, int] = {}
+        self.values = RecurringValues() if values else None
         self._categories: dict[Hashable, int] = {}
         self._numbers: Array = np.zeros(_ROOM)  # 1 where a column holds numbers
         self._count: Array = np.zeros(_ROOM)
@@ -92,6 +101,8 @@ class RecordEncoder:
         """The same of any view."""
         if view == "standardised":
             return len(self.columns) + 1
+        if view == "values":
+            return 1 + len(self.columns if self.values is None else self.values)
         numbers = int(self._numbers[: len(self.columns)].sum())
         return len(self.columns) + 1 + (len(_THRESHOLDS) - 1) * numbers
 
@@ -160,6 +171,8 @@ class RecordEncoder:
                 setattr(self, field, np.concatenate([getattr(self, field), np.zeros(column)]))
         self.columns[plain(key[0]), key[1]] = column
         self._scales = None
+        if self.values is not None:
+            self.values.add_column()
         if key[1] is None:
             self._numbers[column] = 1.0
         else:
@@ -178,6 +191,8 @@ class RecordEncoder:
             self._mean[:width] += gap / np.maximum(count, 1.0)
             after = np.where(there, row - self._mean[:width], 0.0)
             self._moment[:width] += gap * after
+            if self.values is not None:
+                self.values.track(row, there)
 
     def encode(self, rows: Sequence[Array], width: int, view: View = "standardised") -> Tensor:
         """Raw rows as codes (B, width), float64; columns that a row was read without are missing.
@@ -189,6 +204,9 @@ class RecordEncoder:
         """
         if view == "thermometer":
             return self._thermometer(rows, width)
+        if view == "values" and self.values is not None:
+            plain_codes = self.encode(rows, len(self.columns) + 1).numpy()
+            return torch.from_numpy(self.values.encode(rows, plain_codes, width))
         mean, scale = self._scaling()
         codes = np.zeros((len(rows), width))
         codes[:, 0] = 1.0
@@ -239,11 +257,12 @@ class RecordEncoder:
             "statistics": torch.from_numpy(
                 np.stack([part[:known] for part in (self._count, self._mean, self._moment)])
             ),
+            "values": None if self.values is None else self.values.state_dict(),
         }
 
     def load_state_dict(self, state: StateTree, tags: Tags) -> None:
         """Restore all of that."""
-        self.__init__()  # type: ignore[misc]
+        self.__init__(values=self.values is not None)  # type: ignore[misc]
         for name, category in state["columns"]:
             self._add((tags.decode(name), None if category is None else tags.decode(category)))
         known = len(self.columns)
@@ -252,6 +271,8 @@ class RecordEncoder:
             (self._count, self._mean, self._moment), state["statistics"].numpy(), strict=True
         ):
             part[:known] = saved
+        if self.values is not None and state.get("values") is not None:
+            self.values.load_state_dict(state["values"])
 
 
 def _number(value: Any) -> float | None:

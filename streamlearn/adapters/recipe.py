@@ -13,7 +13,7 @@ __all__ = ["others", "recipe"]
 _CLASSES = {"gamma": 10.0, "lr_value": 0.6}
 """Of an RBF layer; chosen by prequential accuracy over several streams at once."""
 
-_NUMBERS = {"gamma": 5.0, "lr_value": 0.3}
+_NUMBERS = {"gamma": 1.0, "lr_value": 0.6}
 """The same where targets are numbers, by the mean absolute error."""
 
 Section = Mapping[str, Any] | str | None
@@ -71,10 +71,10 @@ def others(
     Args:
         settings: of the first network.
         layer: as it was given; a layer of one's own stays alone, but for `learner.members`.
-        regression: whether targets are numbers; the first network stays alone then.
+        regression: whether targets are numbers.
     """
     alone = layer is not None and getattr(settings.learner, "members", 1) == 1
-    return [] if alone or regression else companions(settings)
+    return [] if alone else companions(settings, regression=regression)
 
 
 def _section(given: Section) -> dict[str, Any]:
