@@ -5,7 +5,7 @@ import os
 import re
 import stat
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,9 +179,10 @@ class Faults:
     """Lets the n-th call of any primitive fail, and counts the calls.
 
     A crash fails every later call too, and a write that fails has written half. Syncs are counted
-    but not made: it is not the loss of power that is simulated, and they are slow. The kinds of the
-    calls since the last `none` are kept, so that a rehearsal tells which to let fail.
+    but not made: it is not the loss of power that is simulated, and they are slow.
     """
+
+    NEVER = 1 << 30
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls = 0
@@ -195,14 +196,23 @@ class Faults:
 
     def crash_at(self, call: int) -> None:
         self.calls, self._at, self._failure, self._for_ever = 0, call, Crash, True
+        self.kinds = []
 
     def fail_at(self, call: int, number: int) -> None:
         self.calls, self._at, self._for_ever = 0, call, False
+        self.kinds = []
         self._failure = lambda: OSError(number, os.strerror(number))
 
     def none(self) -> None:
         self.calls, self._at = 0, None
-        self.kinds.clear()
+
+    def steps(self, every: int = EVERY) -> Iterator[int]:
+        """Which calls to let fail, one after the other.
+
+        The first is never reached, so that its turn tells of what kinds the calls are.
+        """
+        yield self.NEVER
+        yield from spread(self.kinds, every)[:-1]
 
     def _wrap(self, name: str, primitive: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
@@ -210,7 +220,8 @@ class Faults:
             hit = self._at is not None and (
                 number >= self._at if self._for_ever else number == self._at
             )
-            self.kinds.append(self._kinds.kind(name, *arguments))
+            if self._at is not None:
+                self.kinds.append(self._kinds.kind(name, *arguments))
             if not hit:
                 done = None if name == "sync" else primitive(*arguments, **more)
                 if name == "open_file":
