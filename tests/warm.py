@@ -5,6 +5,7 @@ runs the same `streamlearn.cli`, ends as an interpreter does, and is as real to 
 `python -m tests.warm` serves: a line of JSON on its input asks, a line on its output answers.
 """
 
+import importlib
 import json
 import os
 import signal
@@ -111,8 +112,9 @@ def _become(errors: str) -> None:
 
 
 if __name__ == "__main__":
-    import streamlearn.cli.app
-    import streamlearn.scenarios.session
+    # What a run imports, before the first fork.
+    for name in ("streamlearn.cli.app", "streamlearn.scenarios.session", "zarr"):
+        importlib.import_module(name)
     from streamlearn.cli.main import main
 
     words = serve()

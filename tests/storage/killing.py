@@ -1,7 +1,7 @@
 """Lets a run be killed at every primitive in turn: `python -m tests.storage.killing RUN FOLDER`.
 
-A rehearsal says which primitives there are. For those that `spread` chooses of each kind in each
-part of the story, all with `STREAMLEARN_EVERY=1`, a copy of the run is made, and a forked process goes on with it until it kills
+A rehearsal says which primitives there are. For each that `spread` chooses, of every kind in every
+part of the story, a copy of the run is made, and a forked process goes on with it until it kills
 itself in the middle of that primitive. One JSON line for each says which it was, and which part of
 the story the process had acknowledged.
 """

@@ -186,6 +186,7 @@ class Faults:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls = 0
+        self.tried = 0
         self.kinds: list[str] = []
         self._kinds = Kinds()
         self._at: int | None = None
@@ -212,7 +213,9 @@ class Faults:
         The first is never reached, so that its turn tells of what kinds the calls are.
         """
         yield self.NEVER
-        yield from spread(self.kinds, every)[:-1]
+        chosen = spread(self.kinds, every)[:-1]
+        self.tried = len(chosen)
+        yield from chosen
 
     def _wrap(self, name: str, primitive: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
