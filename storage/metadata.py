@@ -5,7 +5,8 @@ Any zarr reads them. Their text is canonical (our JSON, indented by two), and th
 unnoticed.
 """
 
-import copy
+import json
+from functools import lru_cache
 from typing import Any
 
 from streamlearn.errors import FormatError
@@ -26,10 +27,7 @@ def seal_metadata(metadata: dict[str, Any]) -> bytes:
     Args:
         metadata: of a group or an array, without a checksum; it is not changed.
     """
-    checksum = f"{files.checksum(_encode(metadata)):08x}"
-    sealed = copy.deepcopy(metadata)
-    sealed.setdefault(_ATTRIBUTES, {})[_CHECKSUM] = checksum
-    return _encode(sealed)
+    return _sealed(json.dumps(metadata))
 
 
 def read_metadata(path: RunPath) -> dict[str, Any]:
@@ -60,5 +58,10 @@ def read_metadata(path: RunPath) -> dict[str, Any]:
     return metadata
 
 
-def _encode(metadata: dict[str, Any]) -> bytes:
+@lru_cache(maxsize=256)
+def _sealed(text: str) -> bytes:
+    # Indented JSON is made in Python, and what is read is mostly what was written or read before.
+    metadata = json.loads(text)
+    checksum = f"{files.checksum(documents.encode(metadata, indent=2)):08x}"
+    metadata.setdefault(_ATTRIBUTES, {})[_CHECKSUM] = checksum
     return documents.encode(metadata, indent=2)

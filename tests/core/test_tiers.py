@@ -73,16 +73,16 @@ def learning(
     """What a hidden and an output layer say, pass back and store over several steps."""
     layers = [make_layer(kind, WIDTH, width, dtype=dtype) for width in (WIDTH, OUTPUTS)]
     for layer in layers:
-        fill(layer, 512 * 5 + 200, size=1.0)
+        fill(layer, 512 * 5 + 450, size=1.0)  # a block fills as rows are appended
         prepare(layer)
     network = ResNetMLP(layers[:1], layers[1])
     optimizer = FunctionalSGD(network, lr_value=0.01, **rates)
     seen: list[Tensor] = []
     for step in range(4):
-        query = randn(90, WIDTH, seed=step, dtype=torch.float32).requires_grad_()
+        query = randn(30, WIDTH, seed=step, dtype=torch.float32).requires_grad_()
         optimizer.zero_grad()
         output = network(query)
-        backward((output * randn(90, OUTPUTS, seed=step + 9, dtype=torch.float32)).sum())
+        backward((output * randn(30, OUTPUTS, seed=step + 9, dtype=torch.float32)).sum())
         optimizer.step()
         assert query.grad is not None
         seen += [output.detach(), query.grad]

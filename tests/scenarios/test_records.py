@@ -20,6 +20,7 @@ from streamlearn.scenarios.words import resolve
 from streamlearn.storage import RunReader
 from streamlearn.storage.verify import verify
 from tests.scenarios import running
+from tests.warm import Warm
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 ROWS = 900
@@ -143,21 +144,21 @@ def test_two_networks_are_resumed_to_the_same_bits_also_in_the_warm_up(
 def test_a_killed_run_on_a_file_loses_nothing_and_learns_nothing_twice(
     path: Path, whole: Path, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-m", "streamlearn.cli"]
     run = tmp_path / "run"
-    given = [*command, "run", "--plain", *words(path, tmp_path)]
+    given = ["run", "--plain", *words(path, tmp_path)]
+    warm = Warm(ENVIRONMENT)
     for _ in range(3):
-        with subprocess.Popen(
-            given, env=ENVIRONMENT, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        ) as process:
-            steps = _steps(run)
-            for _ in range(3000):
-                time.sleep(0.02)
-                if _steps(run) > steps or process.poll() is not None:
-                    break
-            process.send_signal(signal.SIGKILL)
-        given = [*command, "resume", "--plain", str(run)]
+        steps = _steps(run)
+        process = warm.start(given, tmp_path / "errors")
+        for _ in range(3000):
+            time.sleep(0.02)
+            if _steps(run) > steps or process.poll() is not None:
+                break
+        os.kill(process.pid, signal.SIGKILL)
+        assert process.wait() in (-signal.SIGKILL, 0), process.errors()
+        given = ["resume", "--plain", str(run)]
         assert verify(run).damage == ()
+    warm.close()
     manifest = RunReader(run).manifest()
     if manifest is None or manifest.status != "finished":
         end(Session.resume(run))

@@ -5,8 +5,6 @@ import json
 import os
 import random
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -23,6 +21,7 @@ from streamlearn.scenarios.build import build_loop, open_splits
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import override, resolve
 from streamlearn.storage import RunReader
+from tests.warm import Warm
 
 ENVIRONMENT = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONWARNINGS": "error"}
 STOPS = 10
@@ -41,8 +40,14 @@ def images(path: Path, count: int) -> Path:
 @pytest.fixture(scope="module", params=["digits", "images"])
 def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     if request.param == "digits":
-        return ["learner.batch=1", "encoder.fit=100", "checkpoint.every_steps=9", "seed=5"]
-    path = images(tmp_path_factory.mktemp("data") / "images.npz", 6250)
+        return [
+            "data.limit=900",
+            "learner.batch=1",
+            "encoder.fit=100",
+            "checkpoint.every_steps=9",
+            "seed=5",
+        ]
+    path = images(tmp_path_factory.mktemp("data") / "images.npz", 4200)
     return [
         "data=npz",
         f"data.path={path}",
@@ -62,20 +67,11 @@ def words(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
     ]
 
 
-def start(command: list[str]) -> "subprocess.Popen[bytes]":
-    return subprocess.Popen(
-        [sys.executable, "-m", "streamlearn.cli", *command, "--json"],
-        env=ENVIRONMENT,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
-        preexec_fn=_hear_signals,
-    )
-
-
-def _hear_signals() -> None:
-    # A shell starts background jobs with SIGINT ignored, and so would everything below them be.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_DFL)
+@pytest.fixture(scope="module")
+def warm() -> Iterator[Warm]:
+    warm = Warm(ENVIRONMENT)
+    yield warm
+    warm.close()
 
 
 def committed_step(run: Path) -> int:
@@ -86,32 +82,32 @@ def committed_step(run: Path) -> int:
     return -1 if manifest is None else manifest.step
 
 
-def stop_at_random_moments(run: Path, words: list[str], seed: int) -> int:
+def stop_at_random_moments(run: Path, words: list[str], seed: int, warm: Warm) -> int:
     """Run to the end through ten stops; how many of them hit the run while it was learning."""
     moments = random.Random(seed)
     signals = itertools.cycle([signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
+    errors = run.parent / "errors"
     command = ["run", f"run.dir={run.parent}", f"run.name={run.name}", *words]
     hit = 0
     for _ in range(STOPS):
-        process = start(command)
+        process = warm.start([*command, "--json"], errors)
         begin = committed_step(run)
         target = begin + moments.randint(1, 16)
         while process.poll() is None and committed_step(run) <= target:
-            time.sleep(0.002)
+            time.sleep(0.01)
         time.sleep(moments.random() * 0.05)
         if process.poll() is not None:
             break
-        process.send_signal(next(signals))
-        _, errors = process.communicate(timeout=300)
-        assert b"Traceback" not in errors, errors.decode()
+        os.kill(process.pid, next(signals))
+        process.wait()
+        assert "Traceback" not in process.errors()
         hit += 1
         manifest = RunReader(run).manifest()
         if manifest is not None and manifest.status == "finished":
             return hit
         command = ["resume", str(run)]
-    process = start(command)
-    _, errors = process.communicate(timeout=600)
-    assert process.returncode == 0, errors.decode()
+    process = warm.start([*command, "--json"], errors)
+    assert process.wait() == 0, process.errors()
     return hit
 
 
@@ -142,14 +138,14 @@ def everything(run: Path) -> Iterator[tuple[str, Any]]:
     yield "cursor", json.dumps(loop.stream.state_dict())
 
 
-@pytest.mark.timeout(900)  # a dozen processes, each of which imports torch
+@pytest.mark.timeout(900)  # a dozen processes, each of which learns
 def test_stopped_ten_times_and_resumed_ends_with_the_same_bits(
-    words: list[str], tmp_path: Path
+    words: list[str], warm: Warm, tmp_path: Path
 ) -> None:
-    whole = start(["run", f"run.dir={tmp_path}", "run.name=whole", *words])
-    _, errors = whole.communicate(timeout=600)
-    assert whole.returncode == 0, errors.decode()
-    hit = stop_at_random_moments(tmp_path / "stopped", words, seed=11)
+    command = ["run", f"run.dir={tmp_path}", "run.name=whole", *words, "--json"]
+    whole = warm.start(command, tmp_path / "errors")
+    assert whole.wait() == 0, whole.errors()
+    hit = stop_at_random_moments(tmp_path / "stopped", words, 11, warm)
     assert hit == STOPS
     expected, found = everything(tmp_path / "whole"), everything(tmp_path / "stopped")
     for (name, left), (other, right) in zip(expected, found, strict=True):

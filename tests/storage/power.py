@@ -20,7 +20,7 @@ import pytest
 
 from streamlearn.storage import files
 
-from .support import PRIMITIVES
+from .support import PRIMITIVES, Kinds
 
 __all__ = ["Recorder"]
 
@@ -86,12 +86,13 @@ class Recorder:
         patch: puts the primitives back at the end.
 
     Attributes:
-        steps: how many changes there were.
+        steps: the kind of each change that there was.
         looks: what each change may leave is asked of this, if it is set.
     """
 
     def __init__(self, root: Path, patch: pytest.MonkeyPatch) -> None:
-        self.steps = 0
+        self.steps: list[str] = []
+        self._kinds = Kinds()
         self.looks: Callable[[], None] | None = None
         self._root = root
         self._top = _load(root)
@@ -140,9 +141,12 @@ class Recorder:
         follow = getattr(self, f"_{name}")
 
         def call(*arguments: Any, **more: Any) -> Any:
+            kind = self._kinds.kind(name, *arguments)
             result = None if name == "sync" else primitive(*arguments, **more)
+            if name == "open_file":
+                self._kinds.opened(arguments[0], result)
             follow(result, *arguments, **more)
-            self.steps += 1
+            self.steps.append(kind)
             if self.looks is not None:
                 self.looks()
             return result

@@ -2,7 +2,10 @@
 
 import errno
 import os
-from collections.abc import Callable, Mapping
+import re
+import stat
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +33,48 @@ PRIMITIVES = (
     "make_directory",
     "remove_directory",
 )
+
+
+EVERY = int(os.environ.get("STREAMLEARN_EVERY", "8"))
+"""Of steps of the same kind each so-many-th is tried; `STREAMLEARN_EVERY=1` tries all of them."""
+
+
+def spread(kinds: Sequence[Hashable], every: int = EVERY) -> list[int]:
+    """Which steps of a sequence let something happen: of each kind the first and every n-th more.
+
+    The number behind the last step comes at the end: nothing happens then.
+    """
+    seen: Counter[Hashable] = Counter()
+    chosen = []
+    for number, kind in enumerate(kinds):
+        if seen[kind] % every == 0:
+            chosen.append(number)
+        seen[kind] += 1
+    return [*chosen, len(kinds)]
+
+
+class Kinds:
+    """What kind of step a call of a primitive is: its name, and which sort of file it is about.
+
+    The columns of a layer are of one sort, and so are files that differ in numbers alone.
+    """
+
+    def __init__(self) -> None:
+        self._open: dict[int, Path] = {}
+
+    def kind(self, name: str, *arguments: Any) -> str:
+        """The kind of a call with some arguments."""
+        place = arguments[1 if name in ("rename", "link") else 0]
+        if isinstance(place, int):
+            if stat.S_ISDIR(os.fstat(place).st_mode):
+                return f"{name} of a directory"
+            place = self._open[place]
+        words = re.sub(r"\d+", "#", "/".join(place.parts[-2:]))
+        return f"{name} of {re.sub('^(key|weight|value|born)/', 'column/', words)}"
+
+    def opened(self, path: Path, descriptor: int) -> None:
+        """Note that a file was opened."""
+        self._open[descriptor] = path
 
 
 def make_memory(dtype: torch.dtype = torch.float32) -> Memory:
@@ -137,8 +182,13 @@ class Faults:
     but not made: it is not the loss of power that is simulated, and they are slow.
     """
 
+    NEVER = 1 << 30
+
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.calls = 0
+        self.tried = 0
+        self.kinds: list[str] = []
+        self._kinds = Kinds()
         self._at: int | None = None
         self._failure: Callable[[], BaseException] = Crash
         self._for_ever = True
@@ -147,13 +197,25 @@ class Faults:
 
     def crash_at(self, call: int) -> None:
         self.calls, self._at, self._failure, self._for_ever = 0, call, Crash, True
+        self.kinds = []
 
     def fail_at(self, call: int, number: int) -> None:
         self.calls, self._at, self._for_ever = 0, call, False
+        self.kinds = []
         self._failure = lambda: OSError(number, os.strerror(number))
 
     def none(self) -> None:
         self.calls, self._at = 0, None
+
+    def steps(self, every: int = EVERY) -> Iterator[int]:
+        """Which calls to let fail, one after the other.
+
+        The first is never reached, so that its turn tells of what kinds the calls are.
+        """
+        yield self.NEVER
+        chosen = spread(self.kinds, every)[:-1]
+        self.tried = len(chosen)
+        yield from chosen
 
     def _wrap(self, name: str, primitive: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **more: Any) -> Any:
@@ -161,8 +223,13 @@ class Faults:
             hit = self._at is not None and (
                 number >= self._at if self._for_ever else number == self._at
             )
+            if self._at is not None:
+                self.kinds.append(self._kinds.kind(name, *arguments))
             if not hit:
-                return None if name == "sync" else primitive(*arguments, **more)
+                done = None if name == "sync" else primitive(*arguments, **more)
+                if name == "open_file":
+                    self._kinds.opened(arguments[0], done)
+                return done
             if name == "write_all" and number == self._at:
                 descriptor, data, *rest = arguments
                 primitive(descriptor, data[: len(data) // 2], *rest)

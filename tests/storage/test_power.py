@@ -1,13 +1,18 @@
-"""The power goes at every step of commits and of going back: what is left opens at a commit."""
+"""The power goes at steps of commits and of going back: what is left opens at a commit.
 
+Steps of every kind, of each every so-many-th; `STREAMLEARN_EVERY=1 pytest
+tests/storage/test_power.py` lets it go at every single one.
+"""
+
+import itertools
 import random
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from streamlearn.errors import StreamlearnError
-from streamlearn.memory import Memory
 from streamlearn.storage import RunReader, RunStore, files
 from streamlearn.storage.objects import as_file
 from streamlearn.storage.verify import verify
@@ -15,46 +20,51 @@ from streamlearn.storage.writing import Writing
 
 from .power import Recorder, Tree, fingerprint, write_tree
 from .story import PARTS, begin, go_on, memory_at, part_of
-from .support import assert_same_bits, load
+from .support import assert_same_bits, load, spread
 
 SAMPLES = 1
 
 
-@pytest.fixture
-def memories(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The memories of the story, made once."""
-    made: dict[int, Memory] = {}
-    monkeypatch.setattr(
-        "tests.storage.story.memory_at", lambda part: made.setdefault(part, memory_at(part))
-    )
-
-
 def record(path: Path, patch: pytest.MonkeyPatch, *, syncs: bool = True) -> list[tuple[int, Tree]]:
-    """What may be left after each step of the story, and which part had been acknowledged."""
+    """What may be left after steps of the story, and which part had been acknowledged."""
+    rehearsal = Path(shutil.copytree(path, path.parent / "rehearsal"))
+    steps: list[tuple[int, str]] = []
+    _tell(rehearsal, patch, syncs, lambda recorder, part: steps.append((part, recorder.steps[-1])))
+    chosen = set(spread(steps))
     left: dict[tuple[int, int], Tree] = {}
-    acknowledged = 0
     rng = random.Random(5)
+    numbers = itertools.count()
+
+    def look(recorder: Recorder, part: int) -> None:
+        if next(numbers) in chosen:
+            for tree in recorder.states(rng, SAMPLES):
+                left.setdefault((part, fingerprint(tree)), tree)
+
+    _tell(path, patch, syncs, look)
+    assert len(steps) > 100
+    return [(part, tree) for (part, _), tree in left.items()]
+
+
+def _tell(
+    path: Path, patch: pytest.MonkeyPatch, syncs: bool, look: Callable[[Recorder, int], None]
+) -> None:
+    """Let the story happen; look after each step, at the part that had been acknowledged, too."""
+    acknowledged = 0
     with patch.context() as context:
         recorder = Recorder(path, context)
         if not syncs:
             context.setattr(files, "sync", lambda descriptor: None)
-
-        def look() -> None:
-            for tree in recorder.states(rng, SAMPLES):
-                left.setdefault((acknowledged, fingerprint(tree)), tree)
-
-        recorder.looks = look
+        recorder.looks = lambda: look(recorder, acknowledged)
         with RunStore.open(path) as store:
             for part in go_on(store, 0):
                 acknowledged = part
-                look()
-    assert recorder.steps > 100
-    return [(part, tree) for (part, _), tree in left.items()]
+                recorder.steps.append("acknowledged")
+                look(recorder, acknowledged)
 
 
 @pytest.mark.timeout(900)  # hundreds of losses
 def test_whatever_a_loss_of_power_leaves_opens_at_a_commit(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: None
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     original = as_file(begin(tmp_path / "runs"))
     # Something is there that no manifest names, and has to be put away first.
@@ -83,7 +93,7 @@ def test_whatever_a_loss_of_power_leaves_opens_at_a_commit(
 
 @pytest.mark.parametrize("omitted", ["files", "names", "directories"])
 def test_the_simulation_finds_a_sync_that_is_left_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, memories: None, omitted: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, omitted: str
 ) -> None:
     original = as_file(begin(tmp_path / "runs"))
     with monkeypatch.context() as patch:
