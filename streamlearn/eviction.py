@@ -164,6 +164,30 @@ class Eviction:
         rows = np.concatenate([taken, np.arange(stored, stored + more)])
         return Plan(rows, len(taken), wanted)
 
+    def staying(self, rows: int, step: int) -> torch.Tensor:
+        """The rows that would stay if so many were the most, (n,) int64, in ascending order.
+
+        Args:
+            rows: the most, starting rows counted.
+            step: the last one.
+
+        Raises:
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        self._look()
+        stored = len(self.memories[0])
+        live = np.flatnonzero(self._born[:stored] >= 0)
+        wanted = max(0, len(live) - (rows - self.first))
+        going = np.zeros(0, np.int64)
+        if wanted:
+            none = np.zeros(0, np.int64)
+            balanced = self.policy == "balanced"
+            going = self._most(stored, wanted, none) if balanced else self._least(
+                stored, wanted, step + 1
+            )
+        rest = np.setdiff1d(live, going, assume_unique=True)
+        return torch.from_numpy(np.concatenate([np.arange(self.first), rest]))
+
     def put(self, plan: Plan, given: Sequence[Checked], born: int) -> None:
         """Store new tuples where `plan` said; nothing may have been stored since."""
         count, taken = len(plan.rows), plan.taken
