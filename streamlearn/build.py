@@ -424,9 +424,7 @@ def build_model(
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
 
-    settings = bounded(
-        settings, width, task, hardware, shape, identified=identified, beside=beside
-    )
+    settings = bounded(settings, width, task, hardware, shape, identified=identified, beside=beside)
     loss = task.loss(settings.loss)
     model = _unscaled_model(
         settings, width, task.width, loss, hardware, tiers, shape, identified=identified

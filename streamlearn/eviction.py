@@ -182,8 +182,10 @@ class Eviction:
         if wanted:
             none = np.zeros(0, np.int64)
             balanced = self.policy == "balanced"
-            going = self._most(stored, wanted, none) if balanced else self._least(
-                stored, wanted, step + 1
+            going = (
+                self._most(stored, wanted, none)
+                if balanced
+                else self._least(stored, wanted, step + 1)
             )
         rest = np.setdiff1d(live, going, assume_unique=True)
         return torch.from_numpy(np.concatenate([np.arange(self.first), rest]))

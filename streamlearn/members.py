@@ -120,9 +120,7 @@ class Member:
         self.mask(labels)
         return wider
 
-    def build(
-        self, widths: tuple[int, int], *, beside: int = 0, rows: int | None = None
-    ) -> Model:
+    def build(self, widths: tuple[int, int], *, beside: int = 0, rows: int | None = None) -> Model:
         """Make a network of these widths that goes on where the present one is.
 
         Args:
@@ -137,9 +135,7 @@ class Member:
         else:  # a wider network takes over the columns that there are
             identified = all(memory.identified for memory in self.model.memories().values())
         settings = self._within(widths[0], task, identified, beside, rows)
-        model = build_model(
-            settings, widths[0], task, self.hardware, tiers, identified=identified
-        )
+        model = build_model(settings, widths[0], task, self.hardware, tiers, identified=identified)
         if self.model is not None:
             widen_model(model, self.model)
         self.model, self._widths, self.tiers = model, widths, tiers
