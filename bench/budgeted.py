@@ -141,7 +141,8 @@ def main() -> None:
     for part in parts(learner, stream, options.samples, options.batch, each):
         found.append(part)
         cells = (f"{part.samples:,}", f"{100 * part.accuracy:.2f}", f"{part.microseconds:.0f}",
-                 f"{part.rss / 2**20:.2f}", f"{part.used / 2**20:.3f}", f"{part.left:,}")  # fmt: skip
+                 f"{part.rss / 2**20:.2f}", f"{part.used / 2**20:.3f}",
+                 f"{part.left:,}")  # fmt: skip
         print("  ".join(f"{cell:>11}" for cell in cells), flush=True)
     flat = [part for part in found if part.samples > 0.1 * options.samples]
     at = [part.samples / 1e6 for part in flat]

@@ -423,7 +423,6 @@ def build_model(
     Raises:
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
-
     settings = bounded(settings, width, task, hardware, shape, identified=identified, beside=beside)
     loss = task.loss(settings.loss)
     model = _unscaled_model(

@@ -116,7 +116,14 @@ class FunctionalSGD:
         elif rows is not None:
             last = self.param_groups[-1]
             memories = [layer.memory for layer in layers]
-            self.eviction = Eviction(memories, rows, policy, last["momentum"], last["decay"])
+            self.eviction = Eviction(
+                memories,
+                rows,
+                policy,
+                last["momentum"],
+                last["decay"],
+                layers if policy == "merge" else (),
+            )
         self.gates = [] if gate is None else [Gate(layer.memory, gate) for layer in layers]
         self.refused = refused
         self._set_clock()
@@ -324,7 +331,7 @@ class FunctionalSGD:
             self.eviction.forget()
         for ring, written in zip(self.rings, state.get("written", ()), strict=True):
             ring.written, ring.gone = int(written), 0
-        for ring, gone in zip(self.rings, state.get("gone", ())):
+        for ring, gone in zip(self.rings, state.get("gone", ()), strict=False):
             ring.gone = int(gone)
         for group, saved in zip(self.param_groups, groups, strict=True):
             group["lr_value"] = float(saved["lr_value"])

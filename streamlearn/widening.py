@@ -13,8 +13,10 @@ from torch import Tensor
 
 from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError
+from streamlearn.eviction import Eviction
 from streamlearn.losses import Loss
 from streamlearn.memory import Memory
+from streamlearn.merging import nearest_of, projected
 from streamlearn.models import Model, NetworkModel, ScaledModel
 from streamlearn.optim import FunctionalSGD
 from streamlearn.state import StateTree
@@ -134,6 +136,25 @@ def widen_model(model: Model, source: Model) -> None:
     memories = source.memories()
     for name, memory in model.memories().items():
         widen_memory(memory, memories[name], kept.get(id(memories[name])))
+    if both[1].growth.eviction is not None and kept:
+        _project(both[0].growth, both[1].growth.eviction, next(iter(kept.values())))
+
+
+def _project(growth: FunctionalSGD, source: Eviction, kept: Tensor) -> None:
+    """Add the tuples that had no room to their nearest ones, where the policy is to merge."""
+    if growth.eviction is None or growth.eviction.policy != "merge":
+        return
+    rows = kept.numpy()
+    going, staying = source.going(rows), rows[source.first :]
+    if not len(going) or not len(staying):
+        return
+    into = nearest_of(source.layers, going, staying)
+    for layer, wide in zip(source.layers, growth.eviction.layers, strict=True):
+        pair = torch.from_numpy(going), torch.from_numpy(into)
+        sums = projected(layer.memory, layer.forgetting, *pair, layer.kernel)
+        place = torch.searchsorted(kept, sums.rows)
+        more = wide.out_features - layer.out_features
+        wide.memory.rewrite(place, weight=sums.weight, value=F.pad(sums.value, (0, more)))
 
 
 def _taken_over(growth: FunctionalSGD, most: int | None) -> tuple[StateTree, dict[int, Tensor]]:
