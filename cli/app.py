@@ -487,6 +487,15 @@ def prune(
             show_default=False,
         ),
     ] = None,
+    merge_near: Annotated[
+        float | None,
+        typer.Option(
+            "--merge-near",
+            metavar="SIMILARITY",
+            help="Project tuples on others to which the kernel says they are so similar, up to 1.",
+            show_default=False,
+        ),
+    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -510,7 +519,7 @@ def prune(
 
         from .prune import prune as leave_out
 
-        wanted, path = Wanted(below, merge, dry_run), find_run(run)
+        wanted, path = Wanted(below, merge, dry_run, merge_near), find_run(run)
         return _printed(lambda output: leave_out(path, wanted, words or [], output, json=json))
 
 

@@ -64,6 +64,7 @@ def _facts(path: RunPath, wanted: Wanted, found: Result) -> dict[str, Any]:
         "dry_run": wanted.dry,
         "below": wanted.below,
         "merge": wanted.distance,
+        "merge_near": wanted.similarity,
         "layers": [layer._asdict() for layer in found.layers],
         "tuples": found.tuples,
         "bytes": sum(layer.bytes for layer in found.layers),

@@ -27,6 +27,14 @@ class Wanted(NamedTuple):
     below: float | None
     distance: float | None
     dry: bool
+    similarity: float | None = None
+
+    @property
+    def merges(self) -> str:
+        """The option that merges, if one was given."""
+        if self.similarity is not None:
+            return f"--merge-near {self.similarity:g}"
+        return "" if self.distance is None else f"--merge {self.distance:g}"
 
 
 class LayerPruned(NamedTuple):
@@ -72,8 +80,15 @@ def prune_run(path: RunPath, wanted: Wanted, words: Sequence[str] = ()) -> Resul
         StreamlearnError: the run is running, was never committed, or has no such layer; its data
             cannot be read; or numbers are out of range. The run is as it was.
     """
-    if wanted.below is None and wanted.distance is None:
-        raise ConfigError("nothing is to go; give --below EPS, --merge DISTANCE, or both")
+    if wanted.below is None and not wanted.merges:
+        raise ConfigError(
+            "nothing is to go; give --below EPS, --merge DISTANCE or --merge-near SIMILARITY"
+        )
+    if wanted.distance is not None and wanted.similarity is not None:
+        raise ConfigError(
+            f"--merge {wanted.distance:g} and --merge-near {wanted.similarity:g} are two ways to "
+            "merge; give one of them"
+        )
     reader = RunReader(path)
     if reader.manifest() is None:
         raise RunStateError(f"run {str(path)!r} was never committed, so it has nothing to prune")
@@ -120,9 +135,9 @@ def _check(scenario: Scenario, wanted: Wanted) -> None:
         )
     settings = scenario.learner_settings()
     hidden, output = settings.grows()
-    if wanted.distance is not None and _needs_alike(settings) and sum([*hidden, output]) > 1:
+    if wanted.merges and _needs_alike(settings) and sum([*hidden, output]) > 1:
         raise ConfigError(
-            f"--merge {wanted.distance:g} would let other samples go in each layer, and the run "
+            f"{wanted.merges} would let other samples go in each layer, and the run "
             "rehearses or has a memory.policy, which needs the same ones in all; give --below alone"
         )
 
@@ -174,6 +189,7 @@ def _prune(learner: Learner, wanted: Wanted) -> tuple[LayerPruned, ...]:
         list(layers.values()),
         below=wanted.below,
         distance=wanted.distance,
+        similarity=wanted.similarity,
         alike=_needs_alike(learner.settings),
     )
     return tuple(

@@ -58,7 +58,10 @@ def needs_of(model: Model, codes: torch.Tensor, targets: torch.Tensor) -> Needs:
 
 
 def within(
-    settings: LearnerSettings, beside: int, measure: Callable[[LearnerSettings], Needs]
+    settings: LearnerSettings,
+    beside: int,
+    measure: Callable[[LearnerSettings], Needs],
+    sharing: int = 1,
 ) -> LearnerSettings:
     """The settings with rows for each growing layer in the place of a budget.
 
@@ -66,6 +69,7 @@ def within(
         settings: of a learner whose memory has a budget.
         beside: bytes that stand beside the model: its encoder's.
         measure: what a model of other settings needs.
+        sharing: models among which the budget is divided.
 
     Raises:
         ConfigError: there is no room for a tuple beside what does not grow.
@@ -81,12 +85,13 @@ def within(
     needs = measure(settings.model_copy(update={"memory": memory.model_copy(update=tiny)}))
     fixed = needs.fixed + beside
     least = fixed + (starting + 1) * needs.row
-    if memory.budget < least:
+    budget = memory.budget // sharing
+    if budget < least:
         raise ConfigError(
             f"memory.budget={memory.budget} leaves no room: encoder, parameters, sums and the "
             f"starting rows take {least - needs.row} bytes and a sample's tuples {needs.row}; set "
-            f"memory.budget to {least} bytes or more, or make the learner smaller"
+            f"memory.budget to {least * sharing} bytes or more, or make the learner smaller"
         )
-    rows = (memory.budget - fixed) // needs.row if grows else None
+    rows = (budget - fixed) // needs.row if grows else None
     bounded = memory.model_copy(update={"budget": None, "rows": rows})
     return settings.model_copy(update={"memory": bounded})

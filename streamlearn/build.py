@@ -75,6 +75,7 @@ from streamlearn.tiers import Tiers
 from streamlearn.vit import Attention, VisionTransformer, VisionTransformerBlock, patches_of
 
 __all__ = [
+    "bounded",
     "build_encoder",
     "build_growth",
     "build_hybrid",
@@ -422,6 +423,42 @@ def build_model(
     Raises:
         ConfigError: settings that do not fit the width, or a budget that leaves no room.
     """
+    settings = bounded(settings, width, task, hardware, shape, identified=identified, beside=beside)
+    loss = task.loss(settings.loss)
+    model = _unscaled_model(
+        settings, width, task.width, loss, hardware, tiers, shape, identified=identified
+    )
+    if isinstance(task, Outputs) and settings.learner.scale_targets is not False:
+        return ScaledModel(model, task.width, loss)
+    return model
+
+
+def bounded(
+    settings: LearnerSettings,
+    width: int,
+    task: Task,
+    hardware: Hardware,
+    shape: tuple[int, ...] | None = None,
+    *,
+    identified: bool = True,
+    beside: int = 0,
+    sharing: int = 1,
+) -> LearnerSettings:
+    """The settings with rows for each growing layer in the place of a budget, if there is one.
+
+    Args:
+        settings: of the whole learner.
+        width: of codes.
+        task: what targets are.
+        hardware: where it lives.
+        shape: of a sample.
+        identified: as for `build_model`.
+        beside: bytes that stand beside the model.
+        sharing: models among which the budget is divided.
+
+    Raises:
+        ConfigError: the budget leaves no room.
+    """
 
     def measure(other: LearnerSettings) -> Needs:
         tiny = build_model(
@@ -430,14 +467,7 @@ def build_model(
         codes = torch.ones(1, width, device=hardware.device)
         return needs_of(tiny, codes, task.checked(torch.zeros(1, dtype=torch.int64), 1))
 
-    settings = within(settings, beside, measure)
-    loss = task.loss(settings.loss)
-    model = _unscaled_model(
-        settings, width, task.width, loss, hardware, tiers, shape, identified=identified
-    )
-    if isinstance(task, Outputs) and settings.learner.scale_targets is not False:
-        return ScaledModel(model, task.width, loss)
-    return model
+    return within(settings, beside, measure, sharing)
 
 
 def _unscaled_model(

@@ -16,11 +16,13 @@ from numpy.typing import NDArray
 
 from streamlearn.decay import decay_coefficients
 from streamlearn.errors import ConfigError, RunStateError
+from streamlearn.layers import GrowingLayer
 from streamlearn.memory import DEAD, PRIOR, Checked, Memory
+from streamlearn.merging import least_missed, projected
 
 __all__ = ["Eviction", "Plan", "Policy", "levelled"]
 
-Policy = Literal["oldest", "balanced", "least"]
+Policy = Literal["oldest", "balanced", "least", "merge"]
 
 _ROW_BYTES = 16
 _LOG = 64
@@ -29,31 +31,39 @@ _GAP = 1024
 """Rows between two new ones that are looked at again rather than parted."""
 
 
+_NONE: NDArray[np.int64] = np.zeros(0, np.int64)
+
+
 class Plan(NamedTuple):
     """Where new tuples go: rows (n,) in ascending order, of which the first `taken` are there.
 
-    live: how many of those have tuples, which go.
+    live: how many of those have tuples, which go. merged: rows of these whose tuples are projected
+    on others, and into: on which.
     """
 
     rows: NDArray[np.int64]
     taken: int
     live: int
+    merged: NDArray[np.int64] = _NONE
+    into: NDArray[np.int64] = _NONE
 
 
 class Eviction:
     """The most samples whose tuples memories keep, and which go when new ones come.
 
     balanced: those of the classes that have most, new ones counted, of each the oldest. least:
-    those of the least c(n)·‖ṽ‖ in the last of the memories. Samples of the same step go in the
+    those of the least c(n)·‖ṽ‖ in the last of the memories. merge: those that are missed least once
+    they are projected on their nearest ones, see `merging`. Samples of the same step go in the
     order of their rows; rows without tuples are taken first.
 
     Args:
         memories: in the order of the forward pass, with their starting rows, which stay and count;
             each stores one tuple a sample. For "balanced" the first has the note "target".
         rows: the most rows that each is to have.
-        policy: "balanced" or "least".
+        policy: "balanced", "least" or "merge".
         momentum: μ of the last memory's layer.
         decay: γ of it.
+        layers: of the memories, in their order; for "merge" alone.
 
     Attributes:
         written: samples that ever had tuples.
@@ -70,7 +80,9 @@ class Eviction:
         policy: Policy,
         momentum: float = 0.0,
         decay: float = 0.0,
+        layers: Sequence[GrowingLayer] = (),
     ) -> None:
+        self.layers = list(layers)
         self.memories = list(memories)
         self.policy = policy
         self.rows = rows
@@ -150,8 +162,14 @@ class Eviction:
         more = min(self.rows - stored, count)
         dead = np.flatnonzero(self._born[self.first : stored] == DEAD)[: count - more] + self.first
         wanted = count - more - len(dead)
-        taken = dead
-        if wanted:
+        taken, merged, into = dead, _NONE, _NONE
+        if wanted and self.policy == "merge":
+            live = np.flatnonzero(self._born[:stored] >= 0)
+            merged, into = least_missed(self.layers, live, wanted, step)
+            taken = np.sort(np.concatenate([dead, merged]))
+            if into[0] < 0:
+                merged = into = _NONE
+        elif wanted:
             new = given[0].notes.get("target") if self.policy == "balanced" else None
             going = (
                 self._least(stored, wanted, step)
@@ -162,12 +180,46 @@ class Eviction:
         for memory in self.memories:
             memory.dropped(self.first, stored)  # whether that can be read
         rows = np.concatenate([taken, np.arange(stored, stored + more)])
-        return Plan(rows, len(taken), wanted)
+        return Plan(rows, len(taken), wanted, merged, into)
+
+    def staying(self, rows: int, step: int) -> torch.Tensor:
+        """The rows that would stay if so many were the most, (n,) int64, in ascending order.
+
+        Args:
+            rows: the most, starting rows counted.
+            step: the last one.
+
+        Raises:
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        self._look()
+        stored = len(self.memories[0])
+        live = np.flatnonzero(self._born[:stored] >= 0)
+        wanted = max(0, len(live) - (rows - self.first))
+        going = _NONE
+        if wanted and self.policy == "balanced":
+            going = self._most(stored, wanted, _NONE)
+        elif wanted and self.policy == "least":
+            going = self._least(stored, wanted, step + 1)
+        elif wanted:
+            going = self._first_of(live, self._born, wanted)
+        rest = np.setdiff1d(live, going, assume_unique=True)
+        return torch.from_numpy(np.concatenate([np.arange(self.first), rest]))
+
+    def going(self, staying: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The samples' rows that are not among those that stay, ascending."""
+        self._look()
+        live = np.flatnonzero(self._born[: len(self.memories[0])] >= 0)
+        return np.setdiff1d(live, staying, assume_unique=True)
 
     def put(self, plan: Plan, given: Sequence[Checked], born: int) -> None:
         """Store new tuples where `plan` said; nothing may have been stored since."""
         count, taken = len(plan.rows), plan.taken
         rows = torch.from_numpy(plan.rows)
+        for layer in self.layers if len(plan.merged) else ():
+            pair = torch.from_numpy(plan.merged), torch.from_numpy(plan.into)
+            sums = projected(layer.memory, layer.forgetting, *pair, layer.kernel)
+            layer.memory.rewrite(sums.rows, weight=sums.weight, value=sums.value)
         for memory, checked in zip(self.memories, given, strict=True):
             most = len(checked.key)
             part = checked.part(most - count, most)
@@ -222,7 +274,7 @@ class Eviction:
             self._born[there] = torch.stack(births).amin(0).numpy()
             if self.policy == "balanced":
                 self._rank[there] = first.gather(rows, ("target",))["target"].cpu().numpy()
-            else:
+            elif self.policy == "least":
                 self._rank[there] = _sizes(last, rows)
         self._dead = self._count_dead()
 

@@ -10,13 +10,14 @@ stands for being right, with s the mean error of the best member.
 """
 
 from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from streamlearn.build import build_model, build_tiers
+from streamlearn.build import bounded, build_model, build_tiers
 from streamlearn.errors import ConfigError
 from streamlearn.hardware import Hardware
 from streamlearn.losses import Loss
@@ -26,6 +27,7 @@ from streamlearn.records import RecordEncoder, View
 from streamlearn.settings import LearnerSettings
 from streamlearn.state import StateTree
 from streamlearn.tasks import Classes, Outputs
+from streamlearn.tiers import Tiers
 from streamlearn.widening import classes_room, features_room, loss_of_first, widen_model
 
 __all__ = ["Member", "Mixture", "companions", "learn_together"]
@@ -35,6 +37,9 @@ _STEPS = {"kind": "rbf", "gamma": 1.0, "lr_value": 0.6}
 
 _VALUES = {"kind": "rbf", "gamma": 3.0, "lr_value": 0.6}
 """The same for numbers, whose view has columns for values that recur."""
+
+Held: TypeAlias = tuple[Model | None, tuple[int, int], Loss | None, Tiers, int | None]
+"""A member's network, widths, loss, tiers and most rows."""
 
 _FORGET = 0.99
 """λ; about the last 100 samples decide."""
@@ -73,6 +78,7 @@ class Member:
     Attributes:
         model: None before anything was learnt.
         tiers: the budgets of its memories as they are now.
+        rows: the most tuples of a growing layer as wide as they are now; None: any number.
     """
 
     def __init__(
@@ -91,6 +97,7 @@ class Member:
         self.model: Model | None = None
         self.sharing = sharing
         self.tiers = build_tiers(settings, hardware, sharing)
+        self.rows = settings.memory.rows
         self._widths = (0, 0)  # of codes and of outputs
         self._loss: Loss | None = None
         self._masked = 0  # classes that the model's loss knows
@@ -98,37 +105,70 @@ class Member:
 
     # -- widths ----------------------------------------------------------------------------------
 
-    def fit_widths(self, encoder: RecordEncoder, labels: int) -> bool:
+    def fit_widths(self, encoder: RecordEncoder, labels: int, beside: int = 0) -> bool:
         """Make a network with room for every feature and class, if this one has none.
+
+        Where there is a budget, the wider tuples are fewer, and those that have no room go first.
+
+        Args:
+            encoder: of the records.
+            labels: classes that have come.
+            beside: bytes that its part of a budget counts beside the network.
 
         Returns:
             Whether a network was made wider.
+
+        Raises:
+            ConfigError: the budget leaves no room for a network so wide.
         """
         outputs = 1 if self.regression else classes_room(labels)
         widths = (features_room(encoder.width_of(self.view)), max(outputs, self._widths[1]))
         wider = self.model is not None and widths != self._widths
         if self.model is None or wider:
-            self.build(widths)
+            self.build(widths, beside=beside)
         self.mask(labels)
         return wider
 
-    def build(self, widths: tuple[int, int]) -> Model:
-        """Make a network of these widths that goes on where the present one is."""
+    def build(self, widths: tuple[int, int], *, beside: int = 0, rows: int | None = None) -> Model:
+        """Make a network of these widths that goes on where the present one is.
+
+        Args:
+            widths: of codes and of outputs.
+            beside: as for `fit_widths`.
+            rows: that a budget was turned into before.
+        """
         tiers = build_tiers(self.settings, self.hardware, self.sharing)
         task = self._task(widths[1])
         if self.model is None:
             identified = self._identified
         else:  # a wider network takes over the columns that there are
             identified = all(memory.identified for memory in self.model.memories().values())
-        model = build_model(
-            self.settings, widths[0], task, self.hardware, tiers, identified=identified
-        )
+        settings = self._within(widths[0], task, identified, beside, rows)
+        model = build_model(settings, widths[0], task, self.hardware, tiers, identified=identified)
         if self.model is not None:
             widen_model(model, self.model)
         self.model, self._widths, self.tiers = model, widths, tiers
+        self.rows = settings.memory.rows
         self._loss = task.loss(self.settings.loss)
         self._masked = 0
         return model
+
+    def _within(
+        self, width: int, task: Classes | Outputs, identified: bool, beside: int, rows: int | None
+    ) -> LearnerSettings:
+        """The settings with rows in the place of a budget."""
+        if rows is None or self.settings.memory.budget is None:
+            return bounded(
+                self.settings,
+                width,
+                task,
+                self.hardware,
+                identified=identified,
+                beside=beside,
+                sharing=self.sharing,
+            )
+        memory = self.settings.memory.model_copy(update={"budget": None, "rows": rows})
+        return self.settings.model_copy(update={"memory": memory})
 
     def mask(self, labels: int) -> None:
         """Leave the classes out that have not come."""
@@ -208,13 +248,13 @@ class Member:
 
     # -- state -----------------------------------------------------------------------------------
 
-    def held(self) -> tuple[Model | None, tuple[int, int], Loss | None, object]:
+    def held(self) -> "Held":
         """What `put_back` wants, to undo a step that failed."""
-        return self.model, self._widths, self._loss, self.tiers
+        return self.model, self._widths, self._loss, self.tiers, self.rows
 
-    def put_back(self, held: tuple[Model | None, tuple[int, int], Loss | None, object]) -> None:
+    def put_back(self, held: "Held") -> None:
         """Be as before a step that failed."""
-        self.model, self._widths, self._loss, self.tiers = held  # type: ignore[assignment]
+        self.model, self._widths, self._loss, self.tiers, self.rows = held
         self._masked = 0
 
     def memories(self) -> dict[str, Memory]:
@@ -230,6 +270,7 @@ class Member:
         """Widths and network, without the tuples."""
         return {
             "widths": list(self._widths),
+            **({} if self.settings.memory.budget is None else {"rows": self.rows}),
             "identified": all(memory.identified for memory in self.memories().values()),
             "model": None if self.model is None else self.model.state_dict(),
         }
@@ -239,7 +280,8 @@ class Member:
         if state["model"] is None:
             return
         self._identified = bool(state.get("identified", False))
-        model = self.build((int(state["widths"][0]), int(state["widths"][1])))
+        widths = int(state["widths"][0]), int(state["widths"][1])
+        model = self.build(widths, rows=state.get("rows"))
         self._identified = True  # for a network that is begun anew
         self.mask(labels)
         model.load_state_dict(state["model"])

@@ -32,10 +32,15 @@ from streamlearn.state import StateTree, flatten, unflatten
 from streamlearn.tagged import Tags
 from streamlearn.tasks import Classes, Outputs
 from streamlearn.tiers import InTiers, Usage
+from streamlearn.widening import features_room
 
 __all__ = ["OpenLearner"]
 
 _PREDICT_ROWS = 256
+_COLUMN_BYTES = 32
+"""Of a column's count, mean and deviation."""
+_EARLY_BYTES = 16
+"""Of a sample that is kept, beside its features."""
 
 
 class OpenLearner:
@@ -94,15 +99,6 @@ class OpenLearner:
             raise ConfigError(
                 f"learner.revisit={settings.learner.revisit} needs samples that are known by a "
                 "number, which records are not; leave it out"
-            )
-        memory = settings.memory
-        if memory.budget is not None or memory.policy != "oldest":
-            said, name = f"memory.policy={memory.policy}", "policy"
-            if memory.budget is not None:
-                said, name = f"memory.budget={memory.budget}", "budget"
-            raise ConfigError(
-                f"{said} needs a network whose widths are known, which records do not tell "
-                f"beforehand; leave memory.{name} out and set memory.rows"
             )
         if warmup < 1:
             raise ConfigError(f"warmup={warmup} must be at least 1")
@@ -355,7 +351,7 @@ class OpenLearner:
         self._mixture = Mixture(len(self._members), regression=self.regression)
         for member in self._members:
             member.model = None
-            member.fit_widths(self.encoder, len(self.labels))
+            self._fit_widths(member)
             member.start(member.codes(self.encoder, rows), self._targets(numbers))
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
@@ -368,7 +364,7 @@ class OpenLearner:
         numbers: Sequence[float],
         samples: Sequence[int],
     ) -> NDArray[np.float64]:
-        wider = [member.fit_widths(self.encoder, len(self.labels)) for member in self._members]
+        wider = [self._fit_widths(member) for member in self._members]
         self.widened += any(wider) and self.samples >= self.warmup
         targets = self._targets(numbers)
         which = torch.tensor(samples, dtype=torch.int64)
@@ -377,6 +373,18 @@ class OpenLearner:
         answers = self._mixture.together(said)
         self._mixture.judge(said, numbers)
         return answers
+
+    def _fit_widths(self, member: Member) -> bool:
+        """Let a member have room for what came; whether it was made wider."""
+        beside = 0
+        if member is self._members[0]:
+            # As many columns as come before this one is made wider again.
+            columns = features_room(self.encoder.width)
+            beside = _COLUMN_BYTES * columns
+            if self.samples < self.warmup:
+                kept = self.warmup - 1 + self.settings.learner.batch
+                beside += kept * (8 * columns + _EARLY_BYTES)
+        return member.fit_widths(self.encoder, len(self.labels), beside)
 
     def _targets(self, numbers: Sequence[float]) -> Tensor:
         if self.regression:
@@ -387,7 +395,8 @@ class OpenLearner:
     def nbytes(self) -> int:
         """Bytes of the tuples, of the encoder's statistics and of samples that are kept."""
         tuples = sum(member.nbytes for member in self._members)
-        return tuples + 32 * len(self.encoder) + sum(row.nbytes + 16 for row, *_ in self._early)
+        early = sum(row.nbytes + _EARLY_BYTES for row, *_ in self._early)
+        return tuples + _COLUMN_BYTES * len(self.encoder) + early
 
     def boost(self, factor: float, samples: int) -> bool:
         """Multiply the rates of growing layers for the next samples; whether there are any."""
@@ -405,11 +414,14 @@ class OpenLearner:
 
     def bounds(self) -> dict[str, int]:
         """Bounds of the memory, see `Learner.bounds`."""
+        rows = [member.rows for member in self._members if member.rows is not None]
         growths = [network.growth for network in self._networks() if network.growth is not None]
-        if self.settings.memory.rows is None or not growths:
+        if not rows or not growths:
             return {}
-        left = max(growth.left for growth in growths)
-        return {"rows": self.settings.memory.rows, "left": left}
+        found = {"rows": max(rows), "left": max(growth.left for growth in growths)}
+        if self.settings.memory.budget is not None:
+            found |= {"budget": int(self.settings.memory.budget), "used": self.nbytes}
+        return found
 
     def _networks(self) -> list[NetworkModel]:
         return [found for member in self._members if (found := member.network()) is not None]

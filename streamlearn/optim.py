@@ -116,7 +116,14 @@ class FunctionalSGD:
         elif rows is not None:
             last = self.param_groups[-1]
             memories = [layer.memory for layer in layers]
-            self.eviction = Eviction(memories, rows, policy, last["momentum"], last["decay"])
+            self.eviction = Eviction(
+                memories,
+                rows,
+                policy,
+                last["momentum"],
+                last["decay"],
+                layers if policy == "merge" else (),
+            )
         self.gates = [] if gate is None else [Gate(layer.memory, gate) for layer in layers]
         self.refused = refused
         self._set_clock()
@@ -268,7 +275,7 @@ class FunctionalSGD:
     @property
     def left(self) -> int:
         """Tuples of each layer that went for others, in the layer that lost most."""
-        gone = [max(0, ring.written - ring.size) for ring in self.rings]
+        gone = (ring.left for ring in self.rings)
         return max(gone, default=0) if self.eviction is None else self.eviction.left
 
     @property
@@ -288,6 +295,8 @@ class FunctionalSGD:
         state: StateTree = {"steps": self.steps, "groups": groups}
         if self.rings:
             state |= {"rows": self.rows, "written": [ring.written for ring in self.rings]}
+            if any(ring.gone for ring in self.rings):
+                state["gone"] = [ring.gone for ring in self.rings]
         if self.eviction is not None:
             counts = [self.eviction.written, self.eviction.left]
             state |= {"rows": self.rows, "policy": self.eviction.policy, "evicted": counts}
@@ -321,7 +330,9 @@ class FunctionalSGD:
             self.eviction.written, self.eviction.left = (int(n) for n in state["evicted"])
             self.eviction.forget()
         for ring, written in zip(self.rings, state.get("written", ()), strict=True):
-            ring.written = int(written)
+            ring.written, ring.gone = int(written), 0
+        for ring, gone in zip(self.rings, state.get("gone", ()), strict=False):
+            ring.gone = int(gone)
         for group, saved in zip(self.param_groups, groups, strict=True):
             group["lr_value"] = float(saved["lr_value"])
             group["lr_weight"] = float(saved["lr_weight"])

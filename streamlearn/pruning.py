@@ -13,10 +13,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from streamlearn.decay import decay_coefficients
 from streamlearn.errors import ConfigError
+from streamlearn.kernels import Kernel
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import DEAD, PRIOR, Memory
+from streamlearn.merging import coefficients, distance_of, projected
 from streamlearn.retrieval import Forgetting
 
 __all__ = ["Pruned", "faded", "merge", "near", "prune"]
@@ -42,6 +43,7 @@ def prune(
     *,
     below: float | None = None,
     distance: float | None = None,
+    similarity: float | None = None,
     alike: bool = False,
 ) -> list[Pruned]:
     """Drop what has faded in layers, then merge what is near; gives what went of each.
@@ -49,7 +51,9 @@ def prune(
     Args:
         layers: of first order.
         below: ε of `faded`; None drops nothing.
-        distance: of `near`; None merges nothing.
+        distance: of `near`; what is so near is added up. None merges nothing.
+        similarity: τ of the kernel, see `merging`: what is at least so similar to another is
+            projected on it. None merges nothing.
         alike: a row stands for the same sample in all layers, so that it is dropped only where it
             has faded in all of them.
 
@@ -59,7 +63,11 @@ def prune(
     """
     for name, given in (("below", below), ("distance", distance)):
         _check(name, given or 0.0)
-    if distance is not None:
+    reach = [
+        None if similarity is None else distance_of(layer.kernel, similarity, layer.in_features)
+        for layer in layers
+    ]
+    if distance is not None or similarity is not None:
         for layer in layers:
             _check_momentum(layer.forgetting)
     gone = [torch.zeros(0, dtype=torch.int64) for _ in layers]
@@ -71,11 +79,13 @@ def prune(
                 every = every[torch.isin(every, rows)]
             gone = [every for _ in layers]
     result = []
-    for layer, rows in zip(layers, gone, strict=True):
+    for layer, rows, similar in zip(layers, gone, reach, strict=True):
         memory, merged = layer.memory, 0
         memory.drop(rows)
         if distance is not None:
             merged = merge(memory, layer.forgetting, *near(memory, distance))
+        if similar is not None:
+            merged += merge(memory, layer.forgetting, *near(memory, similar), layer.kernel)
         result.append(Pruned(len(rows), merged, (len(rows) + merged) * memory.row_bytes))
     return result
 
@@ -100,7 +110,7 @@ def faded(memory: Memory, clock: Forgetting, below: float) -> Tensor:
     found = [torch.zeros(0, dtype=torch.int64)]
     for rows in _blocks(memory):
         part = memory.gather(rows, ("weight", "value", "born"))
-        count = _coefficients(part["born"], clock)  # c(n) (rows,)
+        count = coefficients(part["born"], clock)  # c(n) (rows,)
         size = torch.linalg.vector_norm(part["value"].double(), dim=1)
         least = (count * size < below) & (count * part["weight"].double().abs() < below)
         found.append(rows[(least & (part["born"] > PRIOR)).cpu()])
@@ -140,19 +150,23 @@ def near(memory: Memory, distance: float) -> tuple[Tensor, Tensor]:
 
 
 @torch.no_grad()
-def merge(memory: Memory, clock: Forgetting, rows: Tensor, into: Tensor) -> int:
+def merge(
+    memory: Memory, clock: Forgetting, rows: Tensor, into: Tensor, kernel: Kernel | None = None
+) -> int:
     """Let tuples go whose weights and values are added to those of others; gives their number.
 
         w ← w + Σ w_i c_i/c,   ṽ ← ṽ + Σ ṽ_i c_i/c
 
     with c the coefficients by age, whose ratio stays the same under decay. So answers stay what
-    they are where the keys are equal, now and later.
+    they are where the keys are equal, now and later. With a kernel, each one is projected on
+    the one that it joins, see `merging`.
 
     Args:
         memory: of a layer.
         clock: the layer's step, momentum and decay.
         rows: (n,) int64, each once, that go.
         into: (n,) int64, the rows that they join, which are none of those that go.
+        kernel: the layer's, to project; None adds up.
 
     Raises:
         ConfigError: there is momentum, under which tuples of different ages do not stay one.
@@ -166,24 +180,17 @@ def merge(memory: Memory, clock: Forgetting, rows: Tensor, into: Tensor) -> int:
         stop = min(start + memory.block_rows, len(rows))
         # All that join one row are added together.
         stop = int(torch.searchsorted(into, into[stop - 1], right=True))
-        _add(memory, clock, rows[start:stop], into[start:stop])
+        _add(memory, clock, rows[start:stop], into[start:stop], kernel)
         start = stop
     memory.drop(rows)
     return len(rows)
 
 
-def _add(memory: Memory, clock: Forgetting, rows: Tensor, into: Tensor) -> None:
-    targets, place = torch.unique(into, return_inverse=True)
-    old = memory.gather(targets, ("weight", "value", "born"))
-    new = memory.gather(rows, ("weight", "value", "born"))
-    place = place.to(memory.device)
-    share = _coefficients(new["born"], clock) / _coefficients(old["born"], clock)[place]
-    weight = old["weight"].double()
-    weight = weight.index_add(0, place, share * new["weight"].double())
-    value = old["value"].double()
-    value = value.index_add(0, place, share[:, None] * new["value"].double())
-    wide = memory.layout.wide
-    memory.rewrite(targets, weight=weight.to(wide), value=value.to(wide))
+def _add(
+    memory: Memory, clock: Forgetting, rows: Tensor, into: Tensor, kernel: Kernel | None
+) -> None:
+    found = projected(memory, clock, rows, into, kernel)
+    memory.rewrite(found.rows, weight=found.weight, value=found.value)
 
 
 def _check(name: str, value: float) -> None:
@@ -203,13 +210,6 @@ def _blocks(memory: Memory) -> Iterator[Tensor]:
     """The numbers of all rows, a block at a time."""
     for start in range(0, len(memory), memory.block_rows):
         yield torch.arange(start, min(start + memory.block_rows, len(memory)))
-
-
-def _coefficients(born: Tensor, clock: Forgetting) -> Tensor:
-    """c(n) (rows,) float64; 1 for starting rows."""
-    age = (clock.step - born).clamp_min(0).to(torch.float64)
-    count = decay_coefficients(age, clock.momentum, clock.decay)
-    return torch.where(born == PRIOR, torch.ones_like(count), count)
 
 
 def _by_age(memory: Memory) -> Tensor:

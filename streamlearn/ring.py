@@ -46,6 +46,7 @@ class Ring:
     Attributes:
         size: M, rows that are taken in turn.
         written: tuples that were ever written, those that are gone too.
+        gone: tuples that went before, out of a memory that had room for more.
 
     Raises:
         ConfigError: no room beside the starting rows, or for what is there.
@@ -56,6 +57,7 @@ class Ring:
         born = memory.gather(torch.arange(len(memory)), ("born",))["born"].cpu()
         self.first = int((born == PRIOR).sum())
         self.size = rows - self.first
+        self.gone = 0
         if self.size < 1:
             beside = f"beside the {self.first} starting rows of a layer" if self.first else ""
             raise ConfigError(
@@ -71,6 +73,23 @@ class Ring:
         if self.written == self.size:
             falls = born[self.first + 1 :] < born[self.first : -1]
             self.written += int(falls.nonzero()[0]) + 1 if bool(falls.any()) else 0
+
+    @property
+    def left(self) -> int:
+        """Tuples that went for others."""
+        return self.gone + max(0, self.written - self.size)
+
+    def newest(self, count: int) -> torch.Tensor:
+        """The rows of so many tuples at most that were written last, the oldest first, (n,) int64.
+
+        Raises:
+            FormatError, StorageError: a block lies in a store that cannot be read.
+        """
+        runs = self.runs(0, self.written)
+        rows = torch.cat([torch.zeros(0, dtype=torch.int64), *(torch.arange(*run) for run in runs)])
+        born = self.memory.gather(rows, ("born",))["born"].cpu()
+        live = rows[born > PRIOR]
+        return live[len(live) - min(count, len(live)) :]
 
     def runs(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """The rows of tuples from the `start`-th on, those that are there last, as half-open runs.

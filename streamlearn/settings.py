@@ -675,10 +675,11 @@ class MemorySettings(Settings):
         description="memory of the whole learner, encoder, parameters, sums and tuples, such as "
         "64MiB; it says memory.rows [bytes]; more: remembers longer",
     )
-    policy: Literal["oldest", "balanced", "least"] = Field(
+    policy: Literal["oldest", "balanced", "least", "merge"] = Field(
         "oldest",
         description="whose tuples go once there is no room: the oldest samples'; those of the "
-        "classes that have most, of each the oldest; or those that count for least",
+        "classes that have most, of each the oldest; those that count for least; or those that are "
+        "missed least once they are merged into their nearest ones",
     )
     device_budget: Budget = Field(
         None,
@@ -851,6 +852,15 @@ class LearnerSettings(Settings):
             raise ValueError(
                 f"{said} and {what} do not go together: which tuples count for least would change "
                 "under it; set memory.policy=oldest"
+            )
+
+        if memory.policy == "merge" and (self.optimizer.momentum or self.layer.kind == "linear"):
+            what = f"optimizer.momentum={self.optimizer.momentum:g}"
+            if not self.optimizer.momentum:
+                what = f"layer={self.layer.kind}"
+            raise ValueError(
+                f"{said} adds tuples to others whose keys are near, which {what} does not allow; "
+                "set memory.policy=oldest or least"
             )
 
     def _check_mixed(self, hidden: list[bool], output: bool) -> None:

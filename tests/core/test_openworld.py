@@ -5,9 +5,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import hypothesis
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from streamlearn.build import build_model, build_tiers
 from streamlearn.errors import ConfigError, DataError, FormatError, NotFiniteError
@@ -17,7 +20,7 @@ from streamlearn.members import companions
 from streamlearn.memory import Memory
 from streamlearn.models import Model, NetworkModel
 from streamlearn.openworld import OpenLearner
-from streamlearn.records import RecordEncoder
+from streamlearn.records import RecordEncoder, View
 from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.tasks import Classes
 from streamlearn.widening import classes_room, features_room, loss_of_first, widen_model
@@ -293,6 +296,66 @@ def test_two_networks_share_a_budget_and_are_counted_together() -> None:
     learn(learner, samples(20))
     assert [member.tiers.host_budget for member in learner._members] == [100_000_000] * 2
     assert learner.tiers.host_bytes == sum(m.nbytes for m in learner.memories().values())
+
+
+@hypothesis.settings(max_examples=5, deadline=None)
+@given(
+    kind=st.sampled_from(("softmax", "rbf", "rehearsal")),
+    policy=st.sampled_from(("oldest", "balanced", "least", "merge")),
+    budget=st.integers(120_000, 250_000),
+    parts=st.lists(
+        st.tuples(st.integers(1, 30), st.sampled_from((3, 14, 17, 70)), st.integers(1, 18)),
+        min_size=3,
+        max_size=5,
+    ),
+    pair=st.booleans(),
+)
+def test_a_budget_holds_while_records_bring_more_features_and_classes(
+    kind: str, policy: str, budget: int, parts: list[tuple[int, int, int]], pair: bool
+) -> None:
+    chosen = settings(kind, memory={"budget": budget * (1 + pair), "policy": policy})
+    batch = chosen.learner.model_copy(update={"batch": 4})
+    chosen = chosen.model_copy(update={"learner": batch})
+    others: list[tuple[View, LearnerSettings]] = [("thermometer", chosen)] if pair else []
+    learner = OpenLearner(chosen, warmup=8, others=others)
+    other: OpenLearner | None = None
+    for number, (count, features, classes) in enumerate(parts):
+        if number == len(parts) // 2:
+            other = OpenLearner.from_bytes(*learner.to_bytes())[0]
+        rows = [x for x, _ in samples(count, features=features, seed=number)]
+        for start in range(0, count, 6):
+            part = rows[start : start + 6]
+            labels = [(learner.samples + place) % classes for place in range(len(part))]
+            for one in (learner, other):
+                if one is not None:
+                    one.learn(part, labels)
+            bounds = learner.bounds()
+            assert bounds["used"] == learner.nbytes <= bounds["budget"]
+            left = []
+            for memory in learner.memories().values():
+                there = memory.gather(torch.arange(len(memory)), ("sample", "born"))
+                samples_there = there["sample"][there["born"] > 0]
+                left.append(learner.samples - len(samples_there))
+                if policy == "oldest":  # and so the newest are there
+                    newest = torch.arange(learner.samples - len(samples_there), learner.samples)
+                    assert torch.equal(samples_there.sort().values, newest)
+            assert bounds["left"] == max(left)
+    assert other is not None
+    assert other.to_bytes() == learner.to_bytes()
+
+
+def test_records_that_grow_too_wide_for_a_budget_are_refused_and_nothing_is_lost() -> None:
+    learner = OpenLearner(settings("softmax", memory={"budget": 40_000}), warmup=4)
+    learn(learner, samples(50))
+    before = learner.to_bytes()
+    with pytest.raises(ConfigError, match=r"memory.budget=40000 leaves no room: .* set memory"):
+        learn(learner, samples(1, features=300))
+    assert learner.samples == 50
+    tuples = OpenLearner.from_bytes(*before)[0].memories()
+    for name, memory in learner.memories().items():
+        for column, rows in memory.gather(torch.arange(len(memory))).items():
+            assert torch.equal(rows, tuples[name].gather(torch.arange(len(memory)))[column])
+    assert np.isfinite(learner.answer([x for x, _ in samples(5)])).all()
 
 
 # -- regression --------------------------------------------------------------------------------

@@ -11,14 +11,16 @@ from hypothesis import strategies as st
 
 from streamlearn.errors import ConfigError
 from streamlearn.eviction import levelled
-from streamlearn.layers import WeightedSoftmax
-from streamlearn.memory import PRIOR, Tuples
-from streamlearn.pruning import faded, prune
+from streamlearn.layers import RBFLayer, WeightedSoftmax
+from streamlearn.memory import DEAD, PRIOR, Tuples
+from streamlearn.merging import distance_of
+from streamlearn.pruning import faded, merge, near, prune
 from streamlearn.retrieval import Forgetting
 
 from .making import randn
 from .test_learner import blobs, content, feed, learner
 
+F64 = torch.float64
 REHEARSALS: tuple[dict[str, Any], ...] = (
     {},
     {"rehearsal": 3, "rehearse": "balanced"},
@@ -36,7 +38,7 @@ def bounded(policy: str, budget: int, **training: Any) -> Any:
 
 @settings(max_examples=8, deadline=None)
 @given(
-    policy=st.sampled_from(("oldest", "balanced", "least")),
+    policy=st.sampled_from(("oldest", "balanced", "least", "merge")),
     training=st.sampled_from(REHEARSALS),
     budget=st.integers(6_000, 20_000),
     parts=st.lists(st.integers(1, 30), min_size=4, max_size=10),
@@ -170,3 +172,54 @@ def test_merging_under_momentum_and_odd_numbers_are_refused() -> None:
         prune([filled(momentum=0.5)], distance=0.0)
     with pytest.raises(ConfigError, match="below=-1 must be"):
         prune([filled()], below=-1.0)
+
+
+@settings(max_examples=6, deadline=None)
+@given(kind=st.sampled_from(("softmax", "rbf")), similarity=st.floats(0.3, 1.0))
+def test_near_tuples_are_projected_as_by_a_loop_and_what_changes_is_bounded(
+    kind: str, similarity: float
+) -> None:
+    layer: Any = filled(0.03) if kind == "softmax" else RBFLayer(6, 3, gamma=6.0, dtype=F64)
+    if kind == "rbf":
+        near_ones = randn(40, 6, seed=1).repeat(5, 1) + 0.2 * randn(200, 6, seed=2)
+        layer.memory.append(Tuples(near_ones, torch.zeros(200).double(), randn(200, 3)), born=1)
+        layer.forgetting = Forgetting(2, 0.0, 0.0)
+    layer.eval()
+    memory, c = layer.memory, layer.kernel.scale
+    before, query = memory.gather(torch.arange(len(memory))), randn(30, 6, seed=9)
+    answer = layer(query)
+    rows, into = near(memory, distance_of(layer.kernel, similarity, 6))
+    key, weight, value = before["key"], before["weight"].clone(), before["value"].clone()
+    missed = 0.0
+    for i, j in zip(rows.tolist(), into.tolist(), strict=True):
+        apart = (key[i] - key[j]).square().sum()
+        ratio = (
+            (-0.5 * c * apart).exp() if kind == "rbf" else (c * (key[i] - key[j]) @ key[j]).exp()
+        )
+        assert float((-0.5 * c * apart).exp()) >= similarity - 1e-9
+        age = layer.forgetting.decay
+        share = ratio * (1 - age) ** float(before["born"][j] - before["born"][i])
+        weight[j] += share * before["weight"][i]
+        value[j] += share * before["value"][i]
+        missed += float(before["value"][i].norm() * (1 - (-c * apart).exp()).clamp_min(0).sqrt())
+    (found,) = prune([layer], similarity=similarity)
+    after = memory.gather(torch.arange(len(memory)))
+    assert found.merged == len(rows)
+    kept = after["born"] != DEAD
+    assert (after["weight"] - weight)[kept].abs().max() <= 1e-10
+    assert (after["value"] - value)[kept].abs().max() <= 1e-10
+    assert torch.equal(after["key"][kept], key[kept])
+    assert bool((after["weight"] >= 0).all())
+    if kind == "rbf":  # ‖δs‖ is at most the norm in the kernel's space
+        assert float((layer(query) - answer).norm(dim=1).max()) <= missed + 1e-9
+
+
+def test_merging_keeps_more_of_the_answers_than_dropping_the_same_tuples() -> None:
+    layers = [filled() for _ in range(2)]
+    query = randn(40, 6, seed=9)
+    expected = layers[0](query)
+    rows, into = near(layers[0].memory, 0.7)
+    merge(layers[0].memory, layers[0].forgetting, rows, into, layers[0].kernel)
+    layers[1].memory.drop(rows)
+    errors = [float((layer(query) - expected).norm()) for layer in layers]
+    assert errors[0] < 0.5 * errors[1]
