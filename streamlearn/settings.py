@@ -680,6 +680,11 @@ class MemorySettings(Settings):
         description="whose tuples go once there is no room: the oldest samples'; those of the "
         "classes that have most, of each the oldest; or those that count for least",
     )
+    keys: Literal["plain", "int8"] = Field(
+        "plain",
+        description="how growing layers keep keys: plain, as learner.dtype says; or int8, a byte a "
+        "number with a scale a row, which takes half the bytes of bfloat16",
+    )
     device_budget: Budget = Field(
         None,
         gt=0,
@@ -831,6 +836,7 @@ class LearnerSettings(Settings):
                 f"{said} leaves no room beside the {self.starting_rows()} starting rows of a "
                 "layer; raise it, or lower layer.start_rows"
             )
+        self._check_keys()
         if memory.policy == "oldest":
             return
         said = f"memory.policy={memory.policy}"
@@ -851,6 +857,22 @@ class LearnerSettings(Settings):
             raise ValueError(
                 f"{said} and {what} do not go together: which tuples count for least would change "
                 "under it; set memory.policy=oldest"
+            )
+
+    def _check_keys(self) -> None:
+        """Whether keys may be whole numbers."""
+        if self.memory.keys == "plain":
+            return
+        said = f"memory.keys={self.memory.keys}"
+        if not self.any_grows():
+            raise ValueError(
+                f"{said} is about growing layers, of which learner={self.learner.kind} has none "
+                "here; leave it out"
+            )
+        if self.optimizer.train == "all":
+            raise ValueError(
+                f"{said} would lose the small moves of keys that optimizer.train=all trains; set "
+                "memory.keys=plain, or optimizer.train=weights+values"
             )
 
     def _check_mixed(self, hidden: list[bool], output: bool) -> None:
