@@ -50,6 +50,7 @@ class BlockList:
 
     Attributes:
         live: rows that were not dropped.
+        generation: how often it was cleared.
         max_key_square: the largest ‖k‖² that was ever stored.
         store: who keeps blocks that have no room in memory; may be set at any time. Where it is
             None, they go to temporary files.
@@ -63,6 +64,7 @@ class BlockList:
         self.tiers = Tiers(device) if tiers is None else tiers
         self.store: BlockStore | None = None
         self.live = 0
+        self.generation = 0
         self.max_key_square = 0.0
         self.slots: list[Slot] = []
         self._account = self.tiers.add(self)
@@ -107,6 +109,7 @@ class BlockList:
     def clear(self) -> None:
         """Drop every tuple, the starting rows too, and leave the store that some may lie in."""
         self.slots.clear()
+        self.generation += 1
         self.tiers.remove(self._account)
         self._account = self.tiers.add(self)
         self._journal.clear()

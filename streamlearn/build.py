@@ -368,6 +368,7 @@ def build_growth(
         decay=settings.optimizer.decay,
         rows=settings.memory.rows,
         gate=layer.gate,
+        nearest=layer.nearest,
         refused=layer.refused,
         policy=settings.memory.policy,
     )

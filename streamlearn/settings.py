@@ -241,6 +241,11 @@ class _Rates(Settings):
         description="τ, how far a new tuple's key must be from all that its layer has, at most "
         "twice √D, the length of keys [distance]; more: fewer come in; none: all do",
     )
+    nearest: Literal["exact", "approximate"] = Field(
+        "exact",
+        description="how the gate finds the nearest key: exactly, or approximately by the package "
+        "usearch, which is for more than some 500,000 tuples and may let in what is near",
+    )
     refused: Literal["drop", "nearest"] = Field(
         "drop", description="what a refused tuple does: nothing, or it is added to the nearest one"
     )
@@ -784,6 +789,8 @@ class LearnerSettings(Settings):
                 f"layer.refused={refused} means nothing where no gate refuses; set layer.gate, or "
                 "leave it out"
             )
+        if getattr(self.layer, "nearest", "exact") == "approximate":
+            self._check_approximate(gate)
         for said, given in ((f"layer.gate={gate}", gate is not None),
                             (f"optimizer.train={train}", train != "none")):  # fmt: skip
             if given and not self.any_grows():
@@ -811,6 +818,26 @@ class LearnerSettings(Settings):
             raise ValueError(
                 f"optimizer.train={train} wants weights, and layer={self.layer.kind} has none that "
                 "could be trained; set optimizer.train=values or all"
+            )
+
+    def _check_approximate(self, gate: float | None) -> None:
+        """Whether there are keys to be found that stay as they are."""
+        said = "layer.nearest=approximate"
+        if gate is None:
+            raise ValueError(
+                f"{said} means nothing where no gate asks for the nearest key; set layer.gate, or "
+                "leave it out"
+            )
+        memory, moves = self.memory, ""
+        if memory.rows is not None or memory.budget is not None:
+            bound = "rows" if memory.rows is not None else "budget"
+            moves = f"memory.{bound}={getattr(memory, bound)}"
+        elif self.optimizer.train == "all":
+            moves = "optimizer.train=all"
+        if moves:
+            raise ValueError(
+                f"{said} searches keys that stay as they are, and {moves} puts others in their "
+                f"place; set layer.nearest=exact, or {moves.partition('=')[0]}=none"
             )
 
     def _check_memory(self) -> None:
