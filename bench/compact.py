@@ -1,6 +1,6 @@
 """Accuracy, bytes and speed of float32, bfloat16 and int8 keys: docs/results/compact.md.
 
-    python -m bench.compact run --data FOLDER --scratch FOLDER [--limit N] [ROW…]
+    python -m bench.compact run --data FOLDER --scratch FOLDER [--limit N] [--only ROW…]
     python -m bench.compact write
 
 The same stream and seed for all, each in a process of its own, one after the other. What is
@@ -83,7 +83,8 @@ Made by `python -m bench.compact`: `scenario={scenario}`, one seed, the same str
 thread, scored on the 10,000 test images. CIFAR-10 here is a copy whose images were re-encoded as
 JPEG. {hardware}. The dtype is that of values and of arithmetic. Speed is in CPU seconds of learning
 without encoding, for the machine had other work. Where a CPU has no bfloat16 units, its bfloat16
-GEMMs are slow, and int8 keys in front of float32 arithmetic are the way to short keys.
+GEMMs are slow, and int8 keys in front of float32 arithmetic are the way to short keys. The bytes of
+tuples count their values and notes too.
 """
 
 
@@ -107,7 +108,8 @@ def main() -> None:
     """Measure or write."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("what", choices=("run", "write"))
-    parser.add_argument("rows", nargs="*", default=[row.name for row in ROWS])
+    every = [row.name for row in ROWS]
+    parser.add_argument("--only", nargs="+", choices=every, default=every)
     parser.add_argument("--data", type=Path, help="folder of CIFAR-10")
     parser.add_argument("--scratch", type=Path, help="folder for encoded streams")
     parser.add_argument("--limit", type=int, default=0, help="samples; 0: all")
@@ -115,7 +117,7 @@ def main() -> None:
     if options.what == "run":
         if options.data is None or options.scratch is None:
             parser.error("run needs --data and --scratch")
-        for row in (row for row in ROWS if row.name in options.rows):
+        for row in (row for row in ROWS if row.name in options.only):
             words = _words(row, options.limit)
             if find(read(RECORDS), row.name, words, 0) is None:
                 record = measure(

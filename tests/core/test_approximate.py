@@ -1,5 +1,6 @@
 """Approximate nearest keys: near ones, exact distances, and the same graph when made anew."""
 
+import importlib
 import math
 
 import pytest
@@ -102,6 +103,6 @@ def test_what_it_cannot_be_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPat
     def missing(name: str) -> None:
         raise ImportError(f"No module named {name!r}")
 
-    monkeypatch.setattr(approximate.importlib, "import_module", missing)
+    monkeypatch.setattr(importlib, "import_module", missing)
     with pytest.raises(ConfigError, match=r"pip install 'streamlearn\[ann\]'`, or set layer\.near"):
         approximate.ApproximateNearest(Memory(4, 2))
