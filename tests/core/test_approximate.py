@@ -95,7 +95,7 @@ def test_what_it_cannot_be_is_said_with_the_remedy(monkeypatch: pytest.MonkeyPat
     for sections, said in (
         ({"layer": {**layer, "gate": None}}, r"means nothing where no gate asks .* layer\.gate"),
         ({"layer": layer, "memory": {"rows": 99}}, r"memory\.rows=99 puts others .*\.rows=none"),
-        ({"layer": layer, "optimizer": {"train": "all"}}, r"train=all puts .* nearest=exact, or"),
+        ({"layer": layer, "optimizer": {"train": "all"}}, r"train=all puts .*nearest=exact, or"),
     ):
         with pytest.raises(ConfigError, match=said):
             settings_of(sections)
