@@ -15,6 +15,7 @@ GIVES = {
     "obstore": "runs in an object store: run.dir=s3://BUCKET/FOLDER",
     "pandas": "tables in river's pipelines: learn_many, predict_many",
     "pyarrow": "streams of Parquet files: data=parquet, and such files in data=watch",
+    "usearch": "approximate nearest keys: layer.nearest=approximate",
 }
 """What optional packages are for."""
 

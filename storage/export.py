@@ -35,8 +35,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Exported", "export_run"]
 
-_SAFETENSORS = {"int64": "I64", "float64": "F64", "float32": "F32", "bfloat16": "BF16"}
-_SIZES = {"int64": 8, "float64": 8, "float32": 4, "bfloat16": 2}
+_SAFETENSORS = {
+    "int64": "I64",
+    "float64": "F64",
+    "float32": "F32",
+    "bfloat16": "BF16",
+    "int8": "I8",
+}
+_SIZES = {"int64": 8, "float64": 8, "float32": 4, "bfloat16": 2, "int8": 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from torch import Tensor
 from streamlearn.bits import from_bits
 from streamlearn.blocks import (
     ROW_MULTIPLE,
+    TILE_ROWS,
     Block,
     BlockStore,
     Column,
@@ -49,6 +50,7 @@ class BlockList:
 
     Attributes:
         live: rows that were not dropped.
+        generation: how often it was cleared.
         max_key_square: the largest ‖k‖² that was ever stored.
         store: who keeps blocks that have no room in memory; may be set at any time. Where it is
             None, they go to temporary files.
@@ -62,6 +64,7 @@ class BlockList:
         self.tiers = Tiers(device) if tiers is None else tiers
         self.store: BlockStore | None = None
         self.live = 0
+        self.generation = 0
         self.max_key_square = 0.0
         self.slots: list[Slot] = []
         self._account = self.tiers.add(self)
@@ -70,6 +73,7 @@ class BlockList:
         self._journal = Journal(self.names)
         self._spill: SpillStore | None = None
         self._patched: set[int] = set()
+        self._scratch: list[Tensor] = []
 
     def __len__(self) -> int:
         if not self.slots:
@@ -105,6 +109,7 @@ class BlockList:
     def clear(self) -> None:
         """Drop every tuple, the starting rows too, and leave the store that some may lie in."""
         self.slots.clear()
+        self.generation += 1
         self.tiers.remove(self._account)
         self._account = self.tiers.add(self)
         self._journal.clear()
@@ -131,6 +136,7 @@ class BlockList:
             pass
         self.tiers.remove(self._account)
         self.device, self.tiers = device, Tiers(device)
+        self._scratch.clear()
         account, self._account = self._account, self.tiers.add(self)
         self._account.tail = account.tail
         for index, slot in enumerate(self.slots):
@@ -193,7 +199,9 @@ class BlockList:
     def tiles(self, *, born: bool = True, norms: bool = True) -> Generator[Block, None, None]:
         """The blocks of `scan`, each in parts of as many rows as are computed with at a time.
 
-        Sums over them have the same bits whatever the rows of a block.
+        Sums over them have the same bits whatever the rows of a block. int8 keys come as the
+        numbers that they stand for, in the memory's dtype, in scratch memory that the next part is
+        put in.
 
         Args:
             born: as for `scan`.
@@ -204,7 +212,27 @@ class BlockList:
         """
         with contextlib.closing(self.scan(born=born, norms=norms)) as blocks:
             for block in blocks:
-                yield from block.tiles()
+                yield from self.parts(block)
+
+    def parts(self, block: Block) -> Generator[Block, None, None]:
+        """A block as `tiles` gives it."""
+        if not self.layout.quantised:
+            yield from block.tiles()
+            return
+        scratch = self._scratch.pop() if self._scratch else self._new_scratch()
+        try:
+            for tile in block.tiles():
+                padded = slice(0, tile.padded)
+                numbers = tile.shared()
+                numbers.key = tile.numbers(self.layout, padded, scratch[padded])
+                yield numbers
+        finally:
+            self._scratch.append(scratch)
+
+    @torch.inference_mode(False)  # or it could not be written outside inference mode later
+    def _new_scratch(self) -> Tensor:
+        shape = min(TILE_ROWS, self.layout.rows), self.layout.key_width
+        return torch.empty(shape, dtype=self.layout.dtype, device=self.device)
 
     def block_at(self, index: int) -> Block:
         """A block on the device: the one that is there, or a copy of it from wherever it is.

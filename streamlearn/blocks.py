@@ -15,10 +15,12 @@ from torch import Tensor
 
 from streamlearn import pages
 from streamlearn.bits import dtype_named, name_of, to_bits
+from streamlearn.quantise import dequantised
 
 __all__ = [
     "COLUMNS",
     "DEAD",
+    "KEY_SCALE",
     "PRIOR",
     "SAMPLE",
     "SAMPLE_NOTE",
@@ -46,6 +48,9 @@ SAMPLE = "sample"
 UNKNOWN = -1
 """What stands there for rows of no sample, and for samples that nobody has named."""
 
+KEY_SCALE = "key_scale"
+"""The column that goes with int8 keys: what a row's codes are multiplied by, see `quantise`."""
+
 ROW_MULTIPLE = 512
 TILE_ROWS = 4096
 """Rows that are computed with at a time: scores of a batch that fit a cache."""
@@ -69,7 +74,7 @@ class Column(NamedTuple):
     """What a column holds.
 
     width: numbers in a row; None is one number a row, without a second dimension.
-    dtype: "float32", "float64", "int64", or "bfloat16" for its bits in uint16.
+    dtype: "float32", "float64", "int8", "int64", or "bfloat16" for its bits in uint16.
     """
 
     width: int | None
@@ -135,6 +140,7 @@ class Layout(NamedTuple):
     """The shape of a memory's blocks: rows of a block, D, C, and the dtype of keys and values.
 
     notes: columns that are kept beside each tuple and that no retrieval looks at, by name.
+    quantised: whether keys are int8 with a scale a row; they are computed with in `dtype`.
     """
 
     rows: int
@@ -142,6 +148,23 @@ class Layout(NamedTuple):
     value_width: int
     dtype: torch.dtype
     notes: tuple[tuple[str, Column], ...] = ()
+    quantised: bool = False
+
+    @property
+    def key_dtype(self) -> torch.dtype:
+        """The dtype that keys are kept in."""
+        return torch.int8 if self.quantised else self.dtype
+
+    @property
+    def exact_keys(self) -> torch.dtype:
+        """A dtype in which keys are exactly what is kept."""
+        return self.wide if self.quantised else self.dtype
+
+    @property
+    def beside(self) -> tuple[tuple[str, Column], ...]:
+        """What a block has a tensor of that name for: the scales of int8 keys, and notes."""
+        scale = ((KEY_SCALE, Column(None, "float32")),) if self.quantised else ()
+        return (*scale, *self.notes)
 
     @property
     def side_width(self) -> int:
@@ -155,17 +178,23 @@ class Layout(NamedTuple):
 
     @property
     def row_bytes(self) -> int:
-        """What one tuple takes: key and weighted value in `dtype`, weight, birth step, notes."""
-        width = self.key_width + self.value_width
+        """What one tuple takes: key, weighted value in `dtype`, weight, birth step, notes."""
+        value = self.value_width * self.dtype.itemsize
         notes = sum(column.row_bytes for _, column in self.notes)
-        return width * self.dtype.itemsize + self.wide.itemsize + 8 + notes
+        return self.key_bytes + value + self.wide.itemsize + 8 + notes
+
+    @property
+    def key_bytes(self) -> int:
+        """What the key of one tuple takes, with its scale if it has one."""
+        return self.key_width * self.key_dtype.itemsize + 4 * self.quantised
 
     @property
     def tensor_bytes(self) -> tuple[int, ...]:
         """What each tensor of a block takes."""
+        key = self.key_width * self.key_dtype.itemsize
         narrow, wide = self.dtype.itemsize, self.wide.itemsize
-        notes = (column.row_bytes for _, column in self.notes)
-        row = (self.key_width * narrow, self.side_width * narrow, wide, wide, 8, *notes)
+        notes = (column.row_bytes for _, column in self.beside)
+        row = (key, self.side_width * narrow, wide, wide, 8, *notes)
         return tuple(self.rows * size for size in row)
 
     @property
@@ -182,27 +211,27 @@ class Layout(NamedTuple):
         """The columns in their canonical order."""
         narrow, wide = name_of(self.dtype), name_of(self.wide)
         return {
-            "key": Column(self.key_width, narrow),
+            "key": Column(self.key_width, name_of(self.key_dtype)),
             "weight": Column(None, wide),
             "value": Column(self.value_width, narrow),
             "born": Column(None, "int64"),
-            **dict(self.notes),
+            **dict(self.beside),
         }
 
     def dtype_of(self, name: str) -> torch.dtype:
         """The dtype of a column in memory."""
         if name in ("key", "value"):
-            return self.dtype
+            return self.key_dtype if name == "key" else self.dtype
         return dtype_named(self.columns()[name].dtype)
 
 
 class Block:
     """Room for `layout.rows` tuples, of which the first `count` are filled.
 
-    key: (rows, D) in the memory's dtype. side: (rows, W) in the same dtype, `[ṽ | w | 0]`.
+    key: (rows, D) in the memory's dtype, or int8. side: (rows, W) in the same dtype, `[ṽ | w | 0]`.
     weight: (rows,) in the accumulation dtype, what the rounded column of `side` was made from.
     born: (rows,) int64. key_square: (rows,) `‖k‖²` of the stored key, in the accumulation dtype.
-    notes: the layout's, by name, (rows,) or (rows, width).
+    notes: the layout's, by name, (rows,) or (rows, width); with int8 keys, `KEY_SCALE` too.
     """
 
     __slots__ = ("born", "count", "key", "key_square", "notes", "side", "weight")
@@ -245,10 +274,10 @@ class Block:
         rows = layout.rows
         notes = {
             name: zeros(*column.shape(rows), dtype=layout.dtype_of(name))
-            for name, column in layout.notes
+            for name, column in layout.beside
         }
         return cls(
-            key=zeros(rows, layout.key_width, dtype=layout.dtype),
+            key=zeros(rows, layout.key_width, dtype=layout.key_dtype),
             side=zeros(rows, layout.side_width, dtype=layout.dtype),
             weight=zeros(rows, dtype=layout.wide),
             key_square=zeros(rows, dtype=layout.wide),
@@ -321,6 +350,21 @@ class Block:
             parts = {name: tensor[rows] for name, tensor in self.tensors().items()}
             yield Block.of(parts, min(self.count - start, TILE_ROWS))
 
+    def numbers(self, layout: Layout, rows: slice | Tensor, out: Tensor | None = None) -> Tensor:
+        """Keys of some rows as they are computed with, (n, D) in the layout's dtype.
+
+        Args:
+            layout: of the memory.
+            rows: a slice, or indices on the block's device.
+            out: where those of int8 keys are put.
+        """
+        key = self.key[rows]
+        if not layout.quantised:
+            return key
+        if out is None:
+            out = torch.empty(key.shape, dtype=layout.dtype, device=key.device)
+        return dequantised(key, self.notes[KEY_SCALE][rows], out)
+
     def filled(self, layout: Layout, names: Collection[str] | None = None) -> dict[str, Tensor]:
         """The filled rows of columns, as views, in canonical order; of all if None."""
         tensors = {
@@ -341,18 +385,22 @@ class Block:
     ) -> None:
         """Write columns of some rows, rounded to the block's dtypes; `key_square` goes with keys.
 
+        int8 keys come as codes, and their scales in the column `KEY_SCALE`.
+
         Args:
             layout: of the memory.
             rows: a slice, or indices (n,) on the block's device.
             columns: key (n, D), weight (n,), value (n, C), born (n,) or one step for all, notes,
                 and key_square (n,) if it is known.
         """
+        if KEY_SCALE in columns:  # first, for what follows is made from both
+            self.notes[KEY_SCALE][rows] = columns[KEY_SCALE]
         put = _put_in_numpy if isinstance(rows, slice) and self.key.is_cpu else _put
         for name, column in columns.items():
             if name == "key":
                 self.key[rows] = column  # rounded on the way, in one pass
                 if "key_square" not in columns:
-                    self.key_square[rows] = square_norms(self.key[rows].to(layout.wide))
+                    self.key_square[rows] = square_norms(self.numbers(layout, rows).to(layout.wide))
             elif name == "value":
                 self.side[rows, : layout.value_width] = column
             elif name == "weight" and isinstance(column, Tensor):
@@ -361,7 +409,7 @@ class Block:
                 # From what is kept, so that rows that are read back round to the same.
                 rounded = wide if isinstance(rows, slice) else wide.to(layout.dtype)
                 self.side[rows, layout.value_width] = rounded
-            else:
+            elif name != KEY_SCALE:
                 put(self.notes[name] if name in self.notes else getattr(self, name), rows, column)
 
 
@@ -374,15 +422,16 @@ def _put_in_numpy(tensor: Tensor, rows: slice | Tensor, column: Tensor | int) ->
     tensor.numpy()[rows] = column if isinstance(column, int) else column.numpy()
 
 
-def block_rows_for(key_width: int, value_width: int, dtype: torch.dtype) -> int:
+def block_rows_for(
+    key_width: int, value_width: int, dtype: torch.dtype, *, quantised: bool = False
+) -> int:
     """How many rows a block should have: so many that it is worth a file of its own.
 
     4096, where these take 8 MiB, and for narrower rows as many as do, by powers of two.
     """
     rows = TILE_ROWS
-    while rows < _MOST_ROWS and Layout(rows, key_width, value_width, dtype).block_bytes < (
-        _BLOCK_BYTES
-    ):
+    layout = Layout(rows, key_width, value_width, dtype, quantised=quantised)
+    while rows < _MOST_ROWS and layout._replace(rows=rows).block_bytes < _BLOCK_BYTES:
         rows *= 2
     return rows
 

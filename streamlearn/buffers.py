@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from streamlearn.bits import to_bits
-from streamlearn.blocks import Block, Layout
+from streamlearn.blocks import KEY_SCALE, Block, Layout
 from streamlearn.journal import Patch
 from streamlearn.slots import Source
 
@@ -27,12 +27,12 @@ def _parts(layout: Layout, *, staging: bool) -> dict[str, tuple[int, int]]:
     """By tensor: its width (0 is one number a row) and its bytes, rounded up to the alignment."""
     narrow, wide = layout.dtype.itemsize, layout.wide.itemsize
     widths = {
-        "key": (layout.key_width, narrow),
+        "key": (layout.key_width, layout.key_dtype.itemsize),
         "side": (layout.side_width, narrow),
         "weight": (0, wide),
         "key_square": (0, wide),
         "born": (0, 8),
-        **{name: (note.width or 0, note.array_dtype.itemsize) for name, note in layout.notes},
+        **{name: (note.width or 0, note.array_dtype.itemsize) for name, note in layout.beside},
     }
     if staging:
         widths["value"] = (layout.value_width, narrow)
@@ -72,7 +72,7 @@ class Buffer:
         if self._views is not None and self._layout == layout:
             return self._views
         dtypes = {"weight": layout.wide, "key_square": layout.wide, "born": torch.int64}
-        dtypes |= {name: layout.dtype_of(name) for name, _ in layout.notes}
+        dtypes |= {name: layout.dtype_of(name) for name in ("key", *dict(layout.beside))}
         views, offset = {}, 0
         for name, (width, size) in _parts(layout, staging=self._staging).items():
             flat = self.arena[offset : offset + size].view(dtypes.get(name, layout.dtype))
@@ -108,7 +108,7 @@ def copy_rows(block: Block, to: Block, *, born: bool, non_blocking: bool = False
     Not `key_square`, which is made where it is needed.
     """
     there = to.tensors()
-    names = ("key", "side", "weight", *(("born", *block.notes) if born else ()))
+    names = ("key", KEY_SCALE, "side", "weight", *(("born", *block.notes) if born else ()))
     for name, tensor in block.tensors().items():
         if name in names:
             there[name].copy_(tensor, non_blocking=non_blocking)

@@ -289,6 +289,7 @@ def _layer_maker(
         "dtype": hardware.dtype,
         "device": hardware.device,
         "tiers": tiers,
+        "keys": settings.memory.keys,
     }
 
     def make(inputs: int, outputs: int, notes: Mapping[str, Column]) -> nn.Module:
@@ -341,7 +342,8 @@ def _block_rows(
     if memory.block_rows is not None or memory.rows is None:
         return memory.block_rows
     whole = -(-memory.rows // ROW_MULTIPLE) * ROW_MULTIPLE
-    return min(block_rows_for(inputs, outputs, dtype), whole)
+    short = memory.keys == "int8"
+    return min(block_rows_for(inputs, outputs, dtype, quantised=short), whole)
 
 
 def build_growth(
@@ -367,6 +369,7 @@ def build_growth(
         decay=settings.optimizer.decay,
         rows=settings.memory.rows,
         gate=layer.gate,
+        nearest=layer.nearest,
         refused=layer.refused,
         policy=settings.memory.policy,
     )

@@ -155,6 +155,11 @@ class HybridAdamW:
             raise ConfigError("there is no growing layer whose tuples could be trained")
         for layer in self.layers:
             memory = layer.memory
+            if self.train == "all" and memory.keys == "int8":
+                raise ConfigError(
+                    "train='all' moves keys, and int8 keys would lose such small moves; give "
+                    "train='weights+values', or layers with keys='plain'"
+                )
             wanted = hybrid_notes(
                 memory.key_width,
                 memory.value_width,
@@ -192,7 +197,7 @@ class HybridAdamW:
         memory = layer.memory
         for index in range(memory.block_count):
             start = index * memory.block_rows
-            for tile in memory.block_at(index).tiles():
+            for tile in memory.parts(memory.block_at(index)):
                 gradients = traced.gradients(tile, start, keys="key" in names)
                 rows = _Rows.of(tile, memory.value_width)
                 columns, notes = self._moved(rows, gradients, names)

@@ -73,7 +73,10 @@ class LeastSquaresLayer(GrowingLayer):
             raise ConfigError(f"least_squares.keys={keys} must be at least 1")
         if not 0 <= gate < 1:
             raise ConfigError(f"least_squares.gate={gate} must be at least 0 and below 1")
-        super().__init__(in_features, out_features, rbf(in_features, gamma), **options)
+        # The sums belong to the keys as they came, so these stay as they are.
+        super().__init__(
+            in_features, out_features, rbf(in_features, gamma), keys="plain", **options
+        )
         self.gamma = gamma
         self.fresh: Tensor | None = None
         self.regularisation = regularisation

@@ -18,7 +18,7 @@ from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError, ShapeError
 from streamlearn.influence import Influence, influences
 from streamlearn.kernels import Kernel, default_temperature, dot, exponential, rbf
-from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Column, Memory, Tuples
+from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Column, KeysName, Memory, Tuples
 from streamlearn.retrieval import Forgetting, ScratchPool, Trace, retrieve
 from streamlearn.rules import (
     clipped_write,
@@ -53,6 +53,7 @@ class GrowingLayer(nn.Module, ABC):
         block_rows: tuples in a block of the memory.
         tiers: the budgets that the memory shares with those of other layers.
         notes: columns that the memory keeps beside each tuple, by name.
+        keys: "plain" or "int8", how the memory keeps keys.
 
     Attributes:
         without: (B,) int64, for each query the row that is not to answer it, -1 for none; None
@@ -76,6 +77,7 @@ class GrowingLayer(nn.Module, ABC):
         block_rows: int | None = None,
         tiers: Tiers | None = None,
         notes: Mapping[str, Column] | None = None,
+        keys: KeysName = "plain",
     ) -> None:
         super().__init__()
         self.in_features = in_features
@@ -89,6 +91,7 @@ class GrowingLayer(nn.Module, ABC):
             block_rows=block_rows,
             tiers=tiers,
             notes=notes,
+            keys=keys,
         )
         self.forgetting = Forgetting()
         self.traces: list[Trace] = []
@@ -239,6 +242,7 @@ class _Softmax(GrowingLayer, ABC):
         block_rows: int | None = None,
         tiers: Tiers | None = None,
         notes: Mapping[str, Column] | None = None,
+        keys: KeysName = "plain",
     ) -> None:
         if start_rows < 1:
             raise ConfigError(
@@ -256,6 +260,7 @@ class _Softmax(GrowingLayer, ABC):
             block_rows=block_rows,
             tiers=tiers,
             notes=notes,
+            keys=keys,
         )
         key = _random_normalised(start_rows, in_features, generator)
         value = _random_normalised(start_rows, out_features, generator)
@@ -381,7 +386,7 @@ class RBFLayer(GrowingLayer):
 
     Args:
         gamma: γ; None means 3, the softmax layer's default temperature on normalised keys.
-        options: dtype, device, block_rows, tiers, notes as for `GrowingLayer`.
+        options: dtype, device, block_rows, tiers, notes, keys as for `GrowingLayer`.
 
     Source: arXiv 2610.03858, §3.1 and appendix A.
     """
@@ -403,7 +408,7 @@ class DualLinear(GrowingLayer):
 
     Args:
         weight: W₀ (C, D); None means zero. It decays as SGD's weight matrix does.
-        options: dtype, device, block_rows, tiers, notes as for `GrowingLayer`.
+        options: dtype, device, block_rows, tiers, notes, keys as for `GrowingLayer`.
 
     Source: arXiv 2610.03858, §2.
     """

@@ -8,7 +8,7 @@ live is `blocklist`'s concern.
 import contextlib
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from streamlearn.bits import from_bits, to_bits
 from streamlearn.blocklist import BlockList
 from streamlearn.blocks import (
     DEAD,
+    KEY_SCALE,
     PRIOR,
     ROW_MULTIPLE,
     SAMPLE,
@@ -36,10 +37,12 @@ from streamlearn.blocks import (
 from streamlearn.decay import decay_coefficients
 from streamlearn.errors import FormatError, NotFiniteError, ShapeError, StreamlearnError
 from streamlearn.journal import BlockSnapshot, MemorySnapshot, Patch
+from streamlearn.quantise import dequantised, quantised
 from streamlearn.tiers import Tiers
 
 __all__ = [
     "DEAD",
+    "KEY_SCALE",
     "PRIOR",
     "SAMPLE",
     "SAMPLE_NOTE",
@@ -50,12 +53,16 @@ __all__ = [
     "Checked",
     "Column",
     "Columns",
+    "KeysName",
     "Memory",
     "MemorySnapshot",
     "Tuples",
     "accumulation_dtype",
     "decay_coefficients",
 ]
+
+KeysName = Literal["plain", "int8"]
+"""How keys are kept: in the memory's dtype, or as a byte a number with a scale a row."""
 
 _TENSORS = {
     "key": ("key", "key_square"),
@@ -77,8 +84,9 @@ class Tuples(NamedTuple):
 class Checked(NamedTuple):
     """Tuples that a memory can store.
 
-    key: (n, D), rounded to the memory's dtype. weight (n,), value (n, C), key_square (n,) ‖k‖²: in
-    its accumulation dtype. largest: of the latter, 0 if there are none. notes: by name.
+    key: (n, D), what the memory's keys will be, in `Layout.exact_keys`. weight (n,), value (n, C),
+    key_square (n,) ‖k‖²: in its accumulation dtype. largest: of the latter, 0 if there are none.
+    notes: by name.
     """
 
     key: Tensor
@@ -129,6 +137,8 @@ class Memory(BlockList):
         block_rows: tuples in a block, a multiple of 512; see `block_rows_for` if not given.
         tiers: the budgets that this memory shares with others; None sets no limits.
         notes: columns that are kept beside each tuple, by name, and that no retrieval looks at.
+        keys: "int8" keeps keys as in `quantise`, at a quarter to a half of the bytes, and computes
+            with what they stand for, rounded to `dtype`.
 
     Attributes:
         rewrites: how often rows were changed in their place.
@@ -144,19 +154,24 @@ class Memory(BlockList):
         block_rows: int | None = None,
         tiers: Tiers | None = None,
         notes: Mapping[str, Column] | None = None,
+        keys: KeysName = "plain",
     ) -> None:
+        short = keys == "int8"
         if block_rows is None:
-            block_rows = block_rows_for(key_width, value_width, dtype)
+            block_rows = block_rows_for(key_width, value_width, dtype, quantised=short)
         if block_rows < ROW_MULTIPLE or block_rows % ROW_MULTIPLE:
             raise ShapeError(
                 f"memory.block_rows={block_rows} must be a positive multiple of {ROW_MULTIPLE}"
             )
-        layout = Layout(block_rows, key_width, value_width, dtype, tuple((notes or {}).items()))
+        layout = Layout(
+            block_rows, key_width, value_width, dtype, tuple((notes or {}).items()), short
+        )
         super().__init__(layout, torch.device(device), tiers)
         self.key_width = key_width
         self.value_width = value_width
         self.side_width = layout.side_width
         self.dtype = dtype
+        self.keys: KeysName = keys
         self.block_rows = block_rows
         self.rewrites = 0
 
@@ -169,7 +184,7 @@ class Memory(BlockList):
         """Store tuples at the end, all born at the same step.
 
         Args:
-            tuples: key (n, D), weight (n,), value (n, C); rounded to the memory's dtype.
+            tuples: key (n, D), weight (n,), value (n, C); rounded to what the memory keeps.
             born: the step that wrote them, or `PRIOR`.
             notes: by column, (n, …); zeros where they are left out.
 
@@ -212,8 +227,11 @@ class Memory(BlockList):
                 "give the layer the widths that it was built with"
             )
         wide = self.layout.wide
-        rounded = key.detach().to(self.device, self.dtype)
-        square = square_norms(rounded.to(wide))  # (n,)
+        if self.layout.quantised:
+            rounded = self._numbers(*quantised(key.detach().to(self.device)))
+        else:
+            rounded = key.detach().to(self.device, self.dtype)
+        square = square_norms(rounded.to(self.dtype).to(wide))  # (n,)
         given = weight.detach().to(self.device, wide), value.detach().to(self.device, wide)
         largest = float(square.numpy().max() if square.is_cpu else square.max()) if count else 0.0
         if not (math.isfinite(largest) and self._storable(*given)):
@@ -222,6 +240,18 @@ class Memory(BlockList):
                 "rates (layer.lr_value, layer.lr_weight) or look for such numbers in the data"
             )
         return Checked(rounded, *given, square, largest, self._noted(notes or {}, count))
+
+    def _numbers(self, codes: Tensor, scale: Tensor) -> Tensor:
+        """What int8 keys stand for, exactly, (n, D)."""
+        out = torch.empty(codes.shape, dtype=self.layout.exact_keys, device=codes.device)
+        return dequantised(codes, scale, out)
+
+    def _kept(self, columns: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Columns as blocks have them: keys in codes and scales, where they are int8."""
+        kept = dict(columns)
+        if self.layout.quantised and "key" in kept and kept["key"].is_floating_point():
+            kept["key"], kept[KEY_SCALE] = quantised(kept["key"])
+        return kept
 
     def _noted(self, notes: Mapping[str, Tensor], count: int) -> dict[str, Tensor]:
         """Notes in their columns' dtypes."""
@@ -263,6 +293,7 @@ class Memory(BlockList):
         self, columns: Mapping[str, Tensor], born: int | Tensor, largest: float | None = None
     ) -> None:
         count, start = columns["key"].shape[0], 0
+        columns = self._kept(columns)
         while start < count:
             slot = self._tail()
             block = self._filling(slot)
@@ -292,13 +323,20 @@ class Memory(BlockList):
     def load_columns(self, columns: Columns) -> None:
         """Append rows exactly as `host_columns` gave them.
 
-        A bfloat16 column may also come as the float32 that it equals.
+        A bfloat16 column may also come as the float32 that it equals, and int8 keys as numbers.
 
         Raises:
-            FormatError: a column is missing or has another width.
+            FormatError: a column is missing or has another width, or keys are of another kind.
         """
         described = self.columns()
         count = len(columns["key"]) if "key" in columns else 0
+        whole = "key" in columns and columns["key"].dtype == np.int8
+        if whole and not self.layout.quantised:
+            raise FormatError(
+                "the stored keys are int8 and this memory's are not; build it with memory.keys=int8"
+            )
+        if self.layout.quantised and not whole:
+            del described[KEY_SCALE]
         for name, column in described.items():
             shape = (count,) if column.width is None else (count, column.width)
             found = columns[name].shape if name in columns else None
@@ -310,7 +348,10 @@ class Memory(BlockList):
         tensors = {
             name: from_bits(columns[name], self.layout.dtype_of(name)).to(self.device)
             for name in described
+            if name != "key"
         }
+        kept = self.layout.key_dtype if whole else self.layout.exact_keys
+        tensors["key"] = from_bits(columns["key"], kept).to(self.device)
         born = tensors.pop("born")
         self._append(tensors, born)
         self.live -= int((columns["born"] == DEAD).sum())
@@ -401,7 +442,7 @@ class Memory(BlockList):
                 f"rows {start} to {start + count} are not all among the {len(self)} rows of this "
                 "memory; append what is new"
             )
-        columns: dict[str, Tensor] = {
+        columns = {
             "key": checked.key,
             "weight": checked.weight,
             "value": checked.value,
@@ -411,6 +452,7 @@ class Memory(BlockList):
         for name, column in self.layout.notes:
             zeros = torch.zeros(column.shape(count), dtype=self.layout.dtype_of(name))
             columns[name] = checked.notes.get(name, zeros)
+        columns = self._kept(columns)
         self.tiers.quiet()
         done = 0
         while done < count:
@@ -486,10 +528,13 @@ class Memory(BlockList):
         self._fold()
         rounded = {
             name: column if name == "born" else column.to(self.layout.dtype_of(name))
-            for name, column in columns.items()
+            for name, column in self._kept(columns).items()
         }
         if "key" in rounded:  # the same number wherever the rows are
-            largest = square_norms(rounded["key"].to(self.layout.wide)).max()
+            key = rounded["key"]
+            if self.layout.quantised:
+                key = self._numbers(key, rounded[KEY_SCALE]).to(self.dtype)
+            largest = square_norms(key.to(self.layout.wide)).max()
             self.max_key_square = max(self.max_key_square, float(largest))
         names = frozenset(rounded)
         self.tiers.quiet()
@@ -521,6 +566,8 @@ class Memory(BlockList):
     def gather(self, rows: Tensor, columns: Collection[str] | None = None) -> dict[str, Tensor]:
         """Columns of some rows, wherever they live, on the memory's device.
 
+        int8 keys come as the numbers that they stand for, exactly, in `Layout.exact_keys`.
+
         Args:
             rows: (n,) int64 row numbers, in any order, also repeated.
             columns: names among key, weight, value, born and notes; None for all.
@@ -530,10 +577,13 @@ class Memory(BlockList):
             FormatError, StorageError: a block lies in a store that cannot be read.
         """
         known = self.layout.columns()
-        columns = tuple(known) if columns is None else columns
-        unknown = next((name for name in columns if name not in known), None)
+        given = [name for name in known if name != KEY_SCALE]
+        columns = tuple(given) if columns is None else columns
+        unknown = next((name for name in columns if name not in given), None)
         if unknown is not None:
-            raise ShapeError(f"{unknown!r} is no column; choose of {', '.join(known)}")
+            raise ShapeError(f"{unknown!r} is no column; choose of {', '.join(given)}")
+        if self.layout.quantised and "key" in columns:
+            columns = (*columns, KEY_SCALE)
         chosen = self._rows(rows, unique=False)
         result = {
             name: torch.empty(
@@ -556,6 +606,8 @@ class Memory(BlockList):
             for name, array in self._stored(index, slot, frozenset(columns)).items():
                 tensor = from_bits(array[local], self.layout.dtype_of(name))
                 result[name][there] = tensor.to(self.device)
+        if KEY_SCALE in result:
+            result["key"] = self._numbers(result["key"], result.pop(KEY_SCALE))
         return result
 
     def _rows(self, rows: Tensor, *, unique: bool) -> NDArray[np.int64]:
@@ -620,6 +672,7 @@ class Memory(BlockList):
                 "block_rows": layout.rows,
                 "tiers": self.tiers,
                 "notes": dict(layout.notes),
+                "keys": self.keys,
             },
             "columns": list(self.host_blocks()),
             "max_key_square": self.max_key_square,

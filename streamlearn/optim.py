@@ -7,9 +7,10 @@ from typing import Any, Literal, NamedTuple, TypedDict
 import torch
 from torch import Tensor, nn
 
+from streamlearn.approximate import ApproximateNearest
 from streamlearn.errors import ConfigError, FormatError
 from streamlearn.eviction import Eviction, Policy
-from streamlearn.gates import Admission, Gate
+from streamlearn.gates import Admission, ExactNearest, Gate
 from streamlearn.layers import GrowingLayer
 from streamlearn.memory import PRIOR, SAMPLE, UNKNOWN, Checked, Memory, Tuples
 from streamlearn.retrieval import Forgetting
@@ -55,6 +56,8 @@ class FunctionalSGD:
             ones take the place of the oldest, see `ring`. None keeps all.
         gate: τ, the distance that a new tuple's key must have from all that a layer has, see
             `gates`; more lets fewer in. None lets all in.
+        nearest: how the gate finds the nearest keys; "approximate" is for large memories, see
+            `approximate`, and not together with `rows`.
         refused: what becomes of the others: "drop", or "nearest", where weight and value are added
             to those of the nearest tuple.
 
@@ -79,6 +82,7 @@ class FunctionalSGD:
         decay: float = 0.0,
         rows: int | None = None,
         gate: float | None = None,
+        nearest: Literal["exact", "approximate"] = "exact",
         refused: Literal["drop", "nearest"] = "drop",
         policy: Policy = "oldest",
     ) -> None:
@@ -124,7 +128,16 @@ class FunctionalSGD:
                 last["decay"],
                 layers if policy == "merge" else (),
             )
-        self.gates = [] if gate is None else [Gate(layer.memory, gate) for layer in layers]
+        if nearest == "approximate" and rows is not None:
+            raise ConfigError(
+                f"rows={rows} lets new keys take the place of others, which an approximate search "
+                "cannot follow; give nearest='exact', or rows=None"
+            )
+        find = ExactNearest if nearest == "exact" else ApproximateNearest
+        self.gates = (
+            [] if gate is None
+            else [Gate(layer.memory, gate, find(layer.memory)) for layer in layers]
+        )  # fmt: skip
         self.refused = refused
         self._set_clock()
 

@@ -161,7 +161,7 @@ def _make_norms(block: Block, layout: Layout) -> None:
     """Fill `key_square` of a block that was read; a part at a time, to need little room."""
     for start in range(0, layout.rows, _NORM_ROWS):
         rows = slice(start, start + _NORM_ROWS)
-        block.key_square[rows] = square_norms(block.key[rows].to(layout.wide))
+        block.key_square[rows] = square_norms(block.numbers(layout, rows).to(layout.wide))
 
 
 def _kept(block: Block, layout: Layout, device: torch.device) -> Block:

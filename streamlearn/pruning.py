@@ -247,9 +247,10 @@ def _equal(memory: Memory, rows: Tensor) -> tuple[Tensor, Tensor]:
 def _within(memory: Memory, rows: Tensor, distance: float) -> tuple[Tensor, Tensor]:
     """The same for keys within a distance."""
     wide, device = memory.layout.wide, memory.device
+    exact = memory.layout.exact_keys
     most = distance * distance * memory.key_width
     # Keys of those that have joined none, and their rows, with room for all.
-    leaders = torch.zeros(len(rows), memory.key_width, dtype=memory.dtype, device=device)
+    leaders = torch.zeros(len(rows), memory.key_width, dtype=exact, device=device)
     squares = torch.zeros(len(rows), dtype=wide, device=device)
     numbers = torch.zeros(len(rows), dtype=torch.int64)
     known = 0

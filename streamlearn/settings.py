@@ -241,6 +241,11 @@ class _Rates(Settings):
         description="τ, how far a new tuple's key must be from all that its layer has, at most "
         "twice √D, the length of keys [distance]; more: fewer come in; none: all do",
     )
+    nearest: Literal["exact", "approximate"] = Field(
+        "exact",
+        description="how the gate finds the nearest key: exactly, or approximately by the package "
+        "usearch, which is for more than some 500,000 tuples and may let in what is near",
+    )
     refused: Literal["drop", "nearest"] = Field(
         "drop", description="what a refused tuple does: nothing, or it is added to the nearest one"
     )
@@ -681,6 +686,11 @@ class MemorySettings(Settings):
         "classes that have most, of each the oldest; those that count for least; or those that are "
         "missed least once they are merged into their nearest ones",
     )
+    keys: Literal["plain", "int8"] = Field(
+        "plain",
+        description="how growing layers keep keys: plain, as learner.dtype says; or int8, a byte a "
+        "number with a scale a row, which takes half the bytes of bfloat16",
+    )
     device_budget: Budget = Field(
         None,
         gt=0,
@@ -780,6 +790,8 @@ class LearnerSettings(Settings):
                 f"layer.refused={refused} means nothing where no gate refuses; set layer.gate, or "
                 "leave it out"
             )
+        if getattr(self.layer, "nearest", "exact") == "approximate":
+            self._check_approximate(gate)
         for said, given in ((f"layer.gate={gate}", gate is not None),
                             (f"optimizer.train={train}", train != "none")):  # fmt: skip
             if given and not self.any_grows():
@@ -809,6 +821,26 @@ class LearnerSettings(Settings):
                 "could be trained; set optimizer.train=values or all"
             )
 
+    def _check_approximate(self, gate: float | None) -> None:
+        """Whether there are keys to be found that stay as they are."""
+        said = "layer.nearest=approximate"
+        if gate is None:
+            raise ValueError(
+                f"{said} means nothing where no gate asks for the nearest key; set layer.gate, or "
+                "leave it out"
+            )
+        memory, moves = self.memory, ""
+        if memory.rows is not None or memory.budget is not None:
+            bound = "rows" if memory.rows is not None else "budget"
+            moves = f"memory.{bound}={getattr(memory, bound)}"
+        elif self.optimizer.train == "all":
+            moves = "optimizer.train=all"
+        if moves:
+            raise ValueError(
+                f"{said} searches keys that stay as they are, and {moves} puts others in their "
+                f"place; set layer.nearest=exact, or {moves.partition('=')[0]}=none"
+            )
+
     def _check_memory(self) -> None:
         """Whether bounds of memory are about layers that there are."""
         memory, kind = self.memory, self.learner.kind
@@ -832,6 +864,7 @@ class LearnerSettings(Settings):
                 f"{said} leaves no room beside the {self.starting_rows()} starting rows of a "
                 "layer; raise it, or lower layer.start_rows"
             )
+        self._check_keys()
         if memory.policy == "oldest":
             return
         said = f"memory.policy={memory.policy}"
@@ -853,7 +886,6 @@ class LearnerSettings(Settings):
                 f"{said} and {what} do not go together: which tuples count for least would change "
                 "under it; set memory.policy=oldest"
             )
-
         if memory.policy == "merge" and (self.optimizer.momentum or self.layer.kind == "linear"):
             what = f"optimizer.momentum={self.optimizer.momentum:g}"
             if not self.optimizer.momentum:
@@ -861,6 +893,22 @@ class LearnerSettings(Settings):
             raise ValueError(
                 f"{said} adds tuples to others whose keys are near, which {what} does not allow; "
                 "set memory.policy=oldest or least"
+            )
+
+    def _check_keys(self) -> None:
+        """Whether keys may be whole numbers."""
+        if self.memory.keys == "plain":
+            return
+        said = f"memory.keys={self.memory.keys}"
+        if not self.any_grows():
+            raise ValueError(
+                f"{said} is about growing layers, of which learner={self.learner.kind} has none "
+                "here; leave it out"
+            )
+        if self.optimizer.train == "all":
+            raise ValueError(
+                f"{said} would lose the small moves of keys that optimizer.train=all trains; set "
+                "memory.keys=plain, or optimizer.train=weights+values"
             )
 
     def _check_mixed(self, hidden: list[bool], output: bool) -> None:

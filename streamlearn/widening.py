@@ -15,10 +15,11 @@ from streamlearn.bits import to_bits
 from streamlearn.errors import ConfigError
 from streamlearn.eviction import Eviction
 from streamlearn.losses import Loss
-from streamlearn.memory import Memory
+from streamlearn.memory import KEY_SCALE, Memory
 from streamlearn.merging import nearest_of, projected
 from streamlearn.models import Model, NetworkModel, ScaledModel
 from streamlearn.optim import FunctionalSGD
+from streamlearn.quantise import dequantised
 from streamlearn.state import StateTree
 
 __all__ = ["classes_room", "features_room", "loss_of_first", "widen_memory", "widen_model"]
@@ -72,15 +73,18 @@ def widen_memory(memory: Memory, source: Memory, rows: Tensor | None = None) -> 
         rows: (n,) int64, those of the source that it is to hold, in this order; None: all.
     """
     wider = memory.key_width - source.key_width, memory.value_width - source.value_width
-    if min(wider) < 0 or memory.dtype != source.dtype:
+    if min(wider) < 0 or (memory.dtype, memory.keys) != (source.dtype, source.keys):
         raise ConfigError(
             f"a memory of widths {source.key_width} and {source.value_width} in {source.dtype} "
             f"cannot become one of {memory.key_width} and {memory.value_width} in {memory.dtype}; "
-            "widths only grow, and the dtype stays"
+            "widths only grow, and dtypes stay"
         )
     stretch = (memory.key_width / source.key_width) ** 0.5
     memory.clear()
     for columns in _parts(source, rows):
+        if KEY_SCALE in columns:
+            codes, scale = columns["key"], columns.pop(KEY_SCALE)
+            columns["key"] = dequantised(codes, scale, torch.empty(codes.shape))
         columns["key"] = F.pad(columns["key"] * stretch, (0, wider[0]))
         columns["value"] = F.pad(columns["value"], (0, wider[1]))
         if "scale" in columns:  # code = scale · key, and the code's numbers stay

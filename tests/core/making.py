@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from streamlearn.layers import DualLinear, GaugeSoftmax, GrowingLayer, RBFLayer, WeightedSoftmax
-from streamlearn.memory import PRIOR, Tuples
+from streamlearn.memory import KEY_SCALE, PRIOR, Tuples
 from streamlearn.retrieval import Forgetting
 
 from .. import reference
@@ -80,6 +80,8 @@ class Dense:
             )
             for name in empty
         }
+        if KEY_SCALE in joined:
+            joined["key"] = joined["key"] * joined[KEY_SCALE][:, None]
         born = [int(step) for step in joined["born"]]
         clock = layer.forgetting
         steps = [0 if step == PRIOR else step for step in born]
