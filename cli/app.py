@@ -288,14 +288,32 @@ def doctor(
     return examine(folder, json=json)
 
 
-@app.command()
-def inspect(run: Run, json: Json = False) -> int:
-    """Show what a run holds: progress, memory and disk."""
-    from streamlearn.storage import find_run
+@app.command(short_help="Show what a run holds: progress, memory and disk.")
+def inspect(
+    run: Run,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layer",
+            metavar="NAME",
+            help="Read every row of this layer, or of all, and show that instead; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show what a run holds: progress, memory and disk.
 
-    from .inspect import inspect as show
+    With --layer: age, weights, values, classes and shards of a layer, with their checksums.
+    """
+    from .signals import StopSignals
 
-    return _printed(lambda output: show(find_run(run), output, json))
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .inspect import inspect as show
+
+        return _printed(lambda output: show(find_run(run), output, json, layer or []))
 
 
 @app.command(short_help="Print the facts of a run for scripts.")
