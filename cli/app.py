@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .chart_names import CHARTS
 from .completion import complete_key_or_word, complete_resumable, complete_run, complete_word
 
 if TYPE_CHECKING:
@@ -480,6 +481,37 @@ def report(
         from .report import report as write
 
         return _printed(lambda output: write([find_run(run) for run in runs], page, output))
+
+
+@app.command(
+    short_help="Draw one chart of runs to a file.",
+    help="Draw one chart of runs to a file, several runs on one axis; needs matplotlib."
+    "\n\nCharts: " + "; ".join(f"{name}, {what}" for name, what in CHARTS.items()) + ".",
+)
+def plot(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…",
+            help="Folders of runs, or their names in the folder 'runs'.",
+            show_default=False,
+        ),
+    ],
+    chart: Annotated[
+        str,
+        typer.Argument(metavar="CHART", help="One of the charts named above.", show_default=False),
+    ],
+    to: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="A .png or .svg file to write.")
+    ] = Path("plot.png"),
+) -> int:
+    """Draw one chart of runs to a file."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from .plot_file import plot_runs
+
+        return _printed(lambda output: plot_runs(runs, chart, to, output))
 
 
 @app.command(short_help="Drop or merge tuples of a run.")

@@ -1,10 +1,13 @@
-"""`report`: one page that needs nothing else, of one run and of several, and bad input."""
+"""`report`: one page that needs nothing else; `plot`: its charts as files; and bad input."""
 
 import re
 from pathlib import Path
 
 import pytest
+from PIL import Image
 
+from streamlearn.cli.chart_names import CHARTS
+from streamlearn.cli.figures import FIGURES
 from streamlearn.cli.main import main
 from streamlearn.cli.report_facts import facts_of
 from streamlearn.scenarios.session import Session
@@ -88,7 +91,7 @@ def test_a_run_of_an_older_version(tmp_path: Path) -> None:
     [
         (["turns", "-o", "{tmp}/a.txt"], "no HTML file; give a name that ends in .html"),
         (["turns", "-o", "{tmp}/no/a.html"], "cannot be written there"),
-        (["turns", "numbers", "-o", "{tmp}/a.html"], "report of them apart"),
+        (["turns", "numbers", "-o", "{tmp}/a.html"], "ask for them apart"),
         (["gone", "-o", "{tmp}/a.html"], "there is no run"),
     ],
 )
@@ -103,4 +106,52 @@ def test_bad_input(
     named = [str(runs / w) if w in ("turns", "numbers", "gone") else w for w in given]
     assert main(["report", *named]) == 2
     assert message in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_chart_of_several_runs_becomes_a_file(
+    runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert list(CHARTS) == list(FIGURES)
+    assert main(["plot", "--help"]) == 0
+    told = " ".join(capsys.readouterr().out.split())
+    assert all(f"{name}, {what}" in told for name, what in CHARTS.items())
+    for chart in CHARTS:
+        to = tmp_path / f"{chart}.svg"
+        assert main(["plot", str(runs / "turns"), str(runs / "mixed"), chart, "-o", str(to)]) == 0
+        text = to.read_text("utf-8")
+        assert "turns" in text
+        assert ("mixed" in text) == (chart != "accuracy-matrix")  # it has none
+    picture = tmp_path / "it.png"
+    assert main(["plot", str(runs / "numbers"), "quality", "-o", str(picture)]) == 0
+    with Image.open(picture) as drawn:
+        assert min(drawn.size) > 400
+        assert len(drawn.convert("RGB").getcolors(1 << 20) or ()) > 20
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["turns", "acuracy"], "chart 'acuracy' is unknown; end the command with one of quality"),
+        (["turns", "tuples", "-o", "{tmp}/a.pdf"], "give a name that ends in .png or .svg"),
+        (["turns", "tuples", "-o", "{tmp}/no/a.png"], "cannot be written there"),
+        (["mixed", "accuracy-matrix", "-o", "{tmp}/a.png"], "no run given has accuracies of exp"),
+        (["numbers", "confusion", "-o", "{tmp}/a.png"], "no run given has classes, 60 at most"),
+        (["turns", "numbers", "quality", "-o", "{tmp}/a.png"], "which no one curve can show"),
+        (["gone", "tuples", "-o", "{tmp}/a.png"], "there is no run"),
+    ],
+)
+def test_what_cannot_be_plotted_is_one_sentence(
+    runs: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    words: list[str],
+    message: str,
+) -> None:
+    given = [word.format(tmp=tmp_path) for word in words]
+    named = [str(runs / w) if w in ("turns", "mixed", "numbers", "gone") else w for w in given]
+    assert main(["plot", *named]) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1
     assert not list(tmp_path.iterdir())
