@@ -463,7 +463,7 @@ def compact(run: Run, json: Json = False) -> int:
         return _printed(lambda output: leave_out(find_run(run), output, json))
 
 
-@app.command()
+@app.command(short_help="Write one page about runs: curves, classes, answers, settings.")
 def report(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN…", help="Run directories.", show_default=False)
@@ -471,8 +471,21 @@ def report(
     page: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE.html", help="What to write.")
     ] = Path("report.html"),
+    explained: Annotated[
+        int,
+        typer.Option(
+            "--explain",
+            metavar="N",
+            min=0,
+            max=100,
+            help="Answers of each run to explain; 0: none.",
+        ),
+    ] = 4,
 ) -> int:
-    """Write one page about runs: curves, classes, marks and settings, several side by side."""
+    """Write one page about runs: curves, classes, marks and settings, several side by side.
+
+    Answers to held-out samples, or the last ones stored, are explained where the data can be read.
+    """
     from .signals import StopSignals
 
     with StopSignals():
@@ -480,7 +493,8 @@ def report(
 
         from .report import report as write
 
-        return _printed(lambda output: write([find_run(run) for run in runs], page, output))
+        paths = [find_run(run) for run in runs]
+        return _printed(lambda output: write(paths, page, output, explained))
 
 
 @app.command(

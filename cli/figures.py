@@ -73,8 +73,7 @@ def _course(*columns: tuple[str, int]) -> Callable[[Runs, Names], Drawing | None
         if len(columns) == 1:
             label += f" {columns[0][0]}"
         marks = {} if several else runs[0].marks
-        each = len(columns) if several else 1
-        return _curves(label, lines, unit, factor, marks, each)
+        return _curves(label, lines, unit, factor, marks, len(columns))
 
     return figure
 

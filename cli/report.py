@@ -9,10 +9,11 @@ from streamlearn.errors import ConfigError
 from streamlearn.storage import RunPath, files
 
 from .describe import CONTINUAL, FORMULAS
-from .format import MISSING, count, duration, figure, number, percent, rate, size
 from .figures import draw, names_of
+from .format import MISSING, count, duration, figure, number, percent, rate, size
 from .output import Output
 from .report_charts import svg
+from .report_explained import EXPLAINED_STYLE, explanations
 from .report_facts import RunFacts, facts_of, settings_lines
 
 __all__ = ["check_page", "report"]
@@ -27,6 +28,7 @@ h3 { font-size: 1rem; margin: 1rem 0 .3rem; }
 figure { margin: 0; flex: 0 1 37rem; min-width: 0; } figure svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; } td, th { padding: .15rem 1rem .15rem 0; text-align: left; }
 th { font-weight: 600; border-bottom: 1px solid var(--line); }
+td.n { white-space: nowrap; }
 td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 details { margin-top: 1rem; } .note { opacity: .75; }
 """
@@ -54,8 +56,14 @@ def check_page(path: Path) -> None:
         ) from None
 
 
-def report(paths: Sequence[RunPath], page: Path, output: Output) -> None:
+def report(paths: Sequence[RunPath], page: Path, output: Output, explained: int = 4) -> None:
     """Write a page about runs.
+
+    Args:
+        paths: of the runs.
+        page: the file.
+        output: where its name is printed.
+        explained: how many answers of each run are explained, 0 for none.
 
     Raises:
         StreamlearnError: a run cannot be read or the page not be written; one that was there
@@ -67,21 +75,27 @@ def report(paths: Sequence[RunPath], page: Path, output: Output) -> None:
         raise ConfigError(
             f"run {runs[0].name!r} has no checkpoint yet to report of; wait for its first"
         )
-    files.write_whole(page.absolute(), _page(runs).encode("utf-8", "replace"))
+    files.write_whole(
+        page.absolute(), _page(runs, explanations(paths, explained)).encode("utf-8", "replace")
+    )
     output.line(f"report  {page}")
 
 
-def _page(runs: Sequence[RunFacts]) -> str:
+def _page(runs: Sequence[RunFacts], explained: Sequence[str]) -> str:
     names = names_of(runs)
     title = html.escape(", ".join(names))
     parts = [f"<h1>{title}</h1>", _figures(runs, names), *_curves(runs, names)]
-    for run, name in zip(runs, names, strict=True):
+    for place, (run, name) in enumerate(zip(runs, names, strict=True)):
         parts += _matrices(run, name if len(runs) > 1 else "")
+        if explained:
+            of = f": {html.escape(name)}" if len(runs) > 1 else ""
+            parts += [f"<h2>Answers explained{of}</h2>", explained[place]]
     parts += [_settings(runs, names)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{title}</title><style>{_STYLE}</style></head>\n'
+        f'<link rel="icon" href="data:,"><title>{title}</title>'
+        f"<style>{_STYLE}{EXPLAINED_STYLE}</style></head>\n"
         f"<body>{chr(10).join(parts)}</body></html>\n"
     )
 
@@ -174,11 +188,11 @@ def _matrices(run: RunFacts, name: str) -> list[str]:
 
 def _continual(run: RunFacts) -> str:
     rows = "".join(
-        f"<tr><td>{title}</td><td>{percent(run.summary.get(key))}</td>"
+        f'<tr><td>{title}</td><td class="n">{percent(run.summary.get(key))}</td>'
         f"<td>{html.escape(FORMULAS[key])}</td></tr>"
         for title, key in CONTINUAL
     )
-    return f"<table>{rows}</table>"
+    return f'<div class="wide"><table>{rows}</table></div>'
 
 
 def _settings(runs: Sequence[RunFacts], names: Sequence[str]) -> str:

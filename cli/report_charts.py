@@ -126,7 +126,7 @@ def curves(
         unit: what stands beside the axis.
         factor: that values are multiplied by.
         marks: samples of events by their kind; kinds that have no colour are left out.
-        each: how many curves in turn have one colour and are told apart by their style.
+        each: how many curves in turn are of one run: they differ in style, and runs in colour.
     """
 
     def draw(axes: "Axes") -> None:
@@ -135,7 +135,7 @@ def curves(
             ys = [factor * point[column] for point in series.points]
             run, part = divmod(place, each)
             style = ("-", "--", ":", "-.")[(run // len(COLOURS) + part) % 4]
-            colour = COLOURS[run % len(COLOURS)]
+            colour = COLOURS[(run if len(lines) > each else place) % len(COLOURS)]
             axes.plot(xs, ys, style, label=_plain(name), color=colour, lw=1.4)
         for kind, places in (marks or {}).items():
             for number, place in enumerate(places if kind in _MARKS else ()):
@@ -188,7 +188,7 @@ def matrices(
 
     Args:
         label: what it is.
-        fields: of each its title, or none, its rows of shares, and the names of its rows and columns.
+        fields: of each its title, if any, its rows of shares, the names of its rows and columns.
         axis_labels: what rows and columns are.
     """
     most = max(max(len(rows), len(across)) for _, rows, _, across in fields)
