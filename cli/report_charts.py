@@ -38,12 +38,12 @@ class Drawing:
     height: float = 3.2
 
 
-def _drawn(drawing: Drawing, rules: Mapping[str, Any]) -> "Figure":
+def _drawn(drawing: Drawing, rules: Any) -> "Figure":
     """The figure; panels stand side by side."""
     import matplotlib
     from matplotlib.figure import Figure
 
-    with matplotlib.rc_context(dict(rules)):
+    with matplotlib.rc_context(rules):
         count = len(drawing.panels)
         figure = Figure(figsize=(drawing.width * count, drawing.height), layout="constrained")
         for axes, draw in zip(figure.subplots(1, count, squeeze=False)[0], drawing.panels,
@@ -52,7 +52,7 @@ def _drawn(drawing: Drawing, rules: Mapping[str, Any]) -> "Figure":
         return figure
 
 
-def _rules(drawing: Drawing, ink: str) -> dict[str, Any]:
+def _rules(drawing: Drawing, ink: str) -> Any:
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     # The same picture gets the same names of its parts, whenever it is drawn.
     return dict.fromkeys(inks, ink) | {
