@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from .chart_names import CHARTS
 from .completion import complete_key_or_word, complete_resumable, complete_run, complete_word
 
 if TYPE_CHECKING:
@@ -288,14 +289,32 @@ def doctor(
     return examine(folder, json=json)
 
 
-@app.command()
-def inspect(run: Run, json: Json = False) -> int:
-    """Show what a run holds: progress, memory and disk."""
-    from streamlearn.storage import find_run
+@app.command(short_help="Show what a run holds: progress, memory and disk.")
+def inspect(
+    run: Run,
+    layer: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--layer",
+            metavar="NAME",
+            help="Read every row of this layer, or of all, and show that instead; may be repeated.",
+            show_default=False,
+        ),
+    ] = None,
+    json: Json = False,
+) -> int:
+    """Show what a run holds: progress, memory and disk.
 
-    from .inspect import inspect as show
+    With --layer: age, weights, values, classes and shards of a layer, with their checksums.
+    """
+    from .signals import StopSignals
 
-    return _printed(lambda output: show(find_run(run), output, json))
+    with StopSignals():
+        from streamlearn.storage import find_run
+
+        from .inspect import inspect as show
+
+        return _printed(lambda output: show(find_run(run), output, json, layer or []))
 
 
 @app.command(short_help="Print the facts of a run for scripts.")
@@ -444,7 +463,7 @@ def compact(run: Run, json: Json = False) -> int:
         return _printed(lambda output: leave_out(find_run(run), output, json))
 
 
-@app.command()
+@app.command(short_help="Write one page about runs: curves, classes, answers, settings.")
 def report(
     runs: Annotated[
         list[str], typer.Argument(metavar="RUN…", help="Run directories.", show_default=False)
@@ -452,8 +471,21 @@ def report(
     page: Annotated[
         Path, typer.Option("-o", "--output", metavar="FILE.html", help="What to write.")
     ] = Path("report.html"),
+    explained: Annotated[
+        int,
+        typer.Option(
+            "--explain",
+            metavar="N",
+            min=0,
+            max=100,
+            help="Answers of each run to explain; 0: none.",
+        ),
+    ] = 4,
 ) -> int:
-    """Write one page about runs: curves, classes, marks and settings, several side by side."""
+    """Write one page about runs: curves, classes, marks and settings, several side by side.
+
+    Answers to held-out samples, or the last ones stored, are explained where the data can be read.
+    """
     from .signals import StopSignals
 
     with StopSignals():
@@ -461,7 +493,39 @@ def report(
 
         from .report import report as write
 
-        return _printed(lambda output: write([find_run(run) for run in runs], page, output))
+        paths = [find_run(run) for run in runs]
+        return _printed(lambda output: write(paths, page, output, explained))
+
+
+@app.command(
+    short_help="Draw one chart of runs to a file.",
+    help="Draw one chart of runs to a file, several runs on one axis; needs matplotlib."
+    "\n\nCharts: " + "; ".join(f"{name}, {what}" for name, what in CHARTS.items()) + ".",
+)
+def plot(
+    runs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="RUN…",
+            help="Folders of runs, or their names in the folder 'runs'.",
+            show_default=False,
+        ),
+    ],
+    chart: Annotated[
+        str,
+        typer.Argument(metavar="CHART", help="One of the charts named above.", show_default=False),
+    ],
+    to: Annotated[
+        Path, typer.Option("-o", "--output", metavar="FILE", help="A .png or .svg file to write.")
+    ] = Path("plot.png"),
+) -> int:
+    """Draw one chart of runs to a file."""
+    from .signals import StopSignals
+
+    with StopSignals():
+        from .plot_file import plot_runs
+
+        return _printed(lambda output: plot_runs(runs, chart, to, output))
 
 
 @app.command(short_help="Drop or merge tuples of a run.")

@@ -14,7 +14,7 @@ from .format import MISSING, count, number, percent
 if TYPE_CHECKING:
     from streamlearn.scenarios.explain import Explanation, LayerView, Witness
 
-__all__ = ["write_html"]
+__all__ = ["image_of", "witnesses_of", "write_html"]
 
 _STYLE = """
 :root { color-scheme: light dark; --line: #8884; --good: #2a8a4a; --bad: #c0443c; --bar: #4a7fc1; }
@@ -57,9 +57,7 @@ def _page(told: "Explanation") -> str:
         "attribution": _sum(told),
         **({} if told.labels is None else {"labels": _text(told.labels)}),
     }
-    own = "" if told.picture is None else (
-        f'<img class="own" alt="the sample" src="{_source(told.picture)}">'
-    )  # fmt: skip
+    own = "" if told.picture is None else image_of(told.picture, "the sample", "own")
     body = [f"<h1>{title}</h1>", own, "<dl>"]
     body += [f"<dt>{name}</dt><dd>{value}</dd>" for name, value in facts.items()]
     body += ["</dl>", _answers(told)]
@@ -67,7 +65,7 @@ def _page(told: "Explanation") -> str:
         name = _text(case.name)
         for what, witnesses in (("For", case.helpers), ("Against", case.hurters)):
             body.append(f"<h2>{what} {name}, whose output is {number(case.output)}</h2>")
-            body.append(_figures(told, witnesses, lambda value: f"{value:+.4f}"))
+            body.append(witnesses_of(told, witnesses, lambda value: f"{value:+.4f}"))
     body += [_layer(told, layer) for layer in told.layers]
     body += [f'<p class="note">{_text(note)}</p>' for note in told.notes]
     return (
@@ -110,7 +108,7 @@ def _layer(told: "Explanation", layer: "LayerView") -> str:
         + ("" if layer.purity is None else
            f" Of the first 50, {percent(layer.purity, 0)} are {_text(told.purity_of)}.")
         + "</p>",
-        _figures(told, layer.attended, lambda value: percent(value, 3)),
+        witnesses_of(told, layer.attended, lambda value: percent(value, 3)),
     ]  # fmt: skip
     if layer.by_class:
         parts.append(_shares("attention by class", layer.by_class))
@@ -128,13 +126,20 @@ def _shares(title: str, shares: Mapping[str, float]) -> str:
     return f'<table><tr><th colspan="3">{title}</th></tr>{rows}</table>'
 
 
-def _figures(told: "Explanation", witnesses: "Sequence[Witness]", show: Any) -> str:
+def witnesses_of(told: "Explanation", witnesses: "Sequence[Witness]", show: Any) -> str:
+    """Stored samples side by side, each with its picture, label, score, number and age.
+
+    Args:
+        told: the explanation that they are of.
+        witnesses: of it.
+        show: what a score is written as.
+    """
     if not witnesses:
         return '<p class="note">none</p>'
     figures = []
     for one in witnesses:
         picture = None if one.sample is None else told.pictures.get(one.sample)
-        image = "" if picture is None else f'<img alt="" src="{_source(picture)}">'
+        image = "" if picture is None else image_of(picture, "")
         kind = "" if told.truth is None or one.label is None or not told.purity_of else (
             "good" if one.label == told.truth else "bad"
         )  # fmt: skip
@@ -150,6 +155,12 @@ def _figures(told: "Explanation", witnesses: "Sequence[Witness]", show: Any) -> 
 
 def _bar(share: float) -> str:
     return f'<span class="bar" style="width:{max(0.0, min(share, 1.0)) * 12:.3f}rem"></span>'
+
+
+def image_of(pixels: Any, alt: str, kind: str = "") -> str:
+    """A picture (channels, height, width) as an element that has its bytes in itself."""
+    of = f' class="{kind}"' if kind else ""
+    return f'<img{of} alt="{_text(alt)}" src="{_source(pixels)}">'
 
 
 def _source(pixels: Any) -> str:

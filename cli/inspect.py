@@ -1,9 +1,11 @@
 """`inspect`: what a run directory holds, read without touching it."""
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
 
+from streamlearn.errors import RunStateError
 from streamlearn.storage import LayerEntry, RunPath, RunReader, resume_command
 
 from .describe import CONTINUAL, ERRORS, drift_sizes, matrix_lines
@@ -19,8 +21,10 @@ from .format import (
     size,
     span,
 )
+from .inspect_layer import chosen, describe_layer, layer_lines
 from .json_lines import to_json
 from .output import Output
+from .series import Series
 from .status import run_status
 
 __all__ = ["describe_run", "inspect"]
@@ -51,14 +55,71 @@ _NAME = 36
 """The most letters of a class's name, so that its row fits a narrow terminal."""
 
 
-def inspect(path: RunPath, output: Output, json: bool) -> None:
-    """Print what a run holds, as lines or as one JSON object."""
-    facts = describe_run(RunReader(path), time.time())
+_POINTS, _SPARK = 64, 12
+"""Points of a curve of growth, and characters that it is drawn with."""
+
+
+def inspect(path: RunPath, output: Output, json: bool, layers: Sequence[str] = ()) -> None:
+    """Print what a run holds, as lines or as one JSON object.
+
+    Args:
+        path: of the run.
+        output: where to.
+        json: as one object.
+        layers: those of which every row is read.
+
+    Raises:
+        StreamlearnError: the run cannot be read, or has no such layer.
+    """
+    reader = RunReader(path)
+    facts = describe_run(reader, time.time())
+    _add_history(facts, reader)
+    if layers:
+        _add_layers(facts, reader, layers)
     if json:
         output.line(to_json(facts))
         return
+    if layers:
+        for place, layer in enumerate(facts["details"]):
+            for line in [*([""] if place else []), *layer_lines(layer)]:
+                output.line(line)
+        return
     for line in _lines(facts):
         output.line(line)
+
+
+def _add_layers(facts: dict[str, Any], reader: RunReader, names: Sequence[str]) -> None:
+    """All that the rows of some layers say."""
+    manifest = reader.manifest()
+    if manifest is None:
+        raise RunStateError(
+            f"run {facts['name']!r} has no checkpoint yet, so no layer to look into; wait for its "
+            "first"
+        )
+    facts["details"] = [describe_layer(reader, manifest, name) for name in chosen(manifest, names)]
+
+
+def _add_history(facts: dict[str, Any], reader: RunReader) -> None:
+    """How each layer grew, what was merged in it, and where bytes lay, as the log tells it."""
+    growth: dict[str, Series] = {}
+    merged: dict[str, int] = {}
+    memory = None
+    for event in reader.some_events(4 * _POINTS, '"pruned"'):
+        if event.get("event") == "progress":
+            memory = event.get("memory") or memory
+            for layer in event.get("layers") or ():
+                series = growth.setdefault(layer_title(layer["name"]), Series(_POINTS))
+                series.cut(float(event["samples"]))  # a run that went back goes on from there
+                series.add(float(event["samples"]), float(layer["tuples"]))
+        for name, gone in (event.get("pruned") or {}).items():
+            title = layer_title(name)
+            merged[title] = merged.get(title, 0) + int(gone["merged"])
+    facts["memory"] = memory
+    for layer in facts.get("layers", ()):
+        title = layer_title(layer["name"])
+        series = growth.get(title, Series())
+        layer["merged"] = merged.get(title, 0)
+        layer["growth"] = [[int(samples), int(tuples)] for samples, tuples in series.points]
 
 
 def describe_run(reader: RunReader, now: float) -> dict[str, Any]:
@@ -131,6 +192,7 @@ def _lines(facts: dict[str, Any]) -> list[str]:
             ("commit", f"{count(facts['commit'])}, {duration(facts['age_seconds'])} ago"),
             *([("kept steps", _steps(facts["steps"]))] if len(facts["steps"]) > 1 else []),
             ("on disk", size(facts["disk_bytes"])),
+            *_tiers(facts.get("memory")),
         ]
     else:
         rows.append(("commit", "none yet"))
@@ -149,6 +211,14 @@ def _lines(facts: dict[str, Any]) -> list[str]:
     if facts["resume"]:
         lines += ["", f"resume with: {clean(facts['resume'])}"]
     return lines
+
+
+def _tiers(memory: dict[str, Any] | None) -> list[tuple[str, str]]:
+    """Where tuples lay in the process that learnt, as it said last."""
+    if not memory:
+        return []
+    device, host = size(memory["device_bytes"]), size(memory["host_bytes"])
+    return [("tuples lay", f"{device} on the device, {host} in host memory, all on disk")]
 
 
 def _steps(steps: list[int]) -> str:
@@ -186,21 +256,33 @@ def _value(name: str, value: Any) -> str:
 
 
 def _table(layers: list[dict[str, Any]]) -> list[str]:
-    head = ("layer", "tuples", "dead", "bytes", "dtype", "a tuple", "blocks", "rows a block")
-    rows = [
-        (
-            clean(layer_title(layer["name"])),
-            count(layer["tuples"]) + (f" of {count(layer['most'])}" if layer["most"] else ""),
-            count(layer["dead"]),
-            size(layer["bytes"]),
-            layer["dtype"] + (", int8 keys" if layer["keys"] == "int8" else ""),
-            size(layer["row_bytes"]),
-            count(layer["blocks"]),
-            count(layer["block_rows"]),
+    from .plot import sparkline
+
+    unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
+    merged = any(layer.get("merged") for layer in layers)
+    grown = any(layer.get("growth") for layer in layers)
+    head = ("layer", "tuples", "dead", *(["merged"] if merged else []), "bytes", "dtype",
+            "a tuple", "blocks", "rows a block", *(["growth"] if grown else []))  # fmt: skip
+    rows = []
+    for layer in layers:
+        series = Series(2 * _POINTS)
+        for samples, tuples in layer.get("growth", ()):
+            series.add(samples, tuples)
+        rows.append(
+            (
+                clean(layer_title(layer["name"])),
+                count(layer["tuples"]) + (f" of {count(layer['most'])}" if layer["most"] else ""),
+                count(layer["dead"]),
+                *([count(layer["merged"])] if merged else []),
+                size(layer["bytes"]),
+                layer["dtype"] + (", int8 keys" if layer["keys"] == "int8" else ""),
+                size(layer["row_bytes"]),
+                count(layer["blocks"]),
+                count(layer["block_rows"]),
+                *([sparkline(series, _SPARK, unicode=unicode)] if grown else []),
+            )
         )
-        for layer in layers
-    ]
-    return _columns(head, rows, left=("layer", "dtype"))
+    return _columns(head, rows, left=("layer", "dtype", "growth"))
 
 
 def _figure_lines(summary: dict[str, Any]) -> list[str]:

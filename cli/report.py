@@ -8,10 +8,12 @@ from pathlib import Path
 from streamlearn.errors import ConfigError
 from streamlearn.storage import RunPath, files
 
-from . import report_charts as charts
 from .describe import CONTINUAL, FORMULAS
+from .figures import draw, names_of
 from .format import MISSING, count, duration, figure, number, percent, rate, size
 from .output import Output
+from .report_charts import svg
+from .report_explained import EXPLAINED_STYLE, explanations
 from .report_facts import RunFacts, facts_of, settings_lines
 
 __all__ = ["check_page", "report"]
@@ -26,11 +28,10 @@ h3 { font-size: 1rem; margin: 1rem 0 .3rem; }
 figure { margin: 0; flex: 0 1 37rem; min-width: 0; } figure svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; } td, th { padding: .15rem 1rem .15rem 0; text-align: left; }
 th { font-weight: 600; border-bottom: 1px solid var(--line); }
+td.n { white-space: nowrap; }
 td { font-variant-numeric: tabular-nums; overflow-wrap: anywhere; }
 details { margin-top: 1rem; } .note { opacity: .75; }
 """
-
-_MOST_CLASSES = 60
 
 
 def check_page(path: Path) -> None:
@@ -55,8 +56,14 @@ def check_page(path: Path) -> None:
         ) from None
 
 
-def report(paths: Sequence[RunPath], page: Path, output: Output) -> None:
+def report(paths: Sequence[RunPath], page: Path, output: Output, explained: int = 4) -> None:
     """Write a page about runs.
+
+    Args:
+        paths: of the runs.
+        page: the file.
+        output: where its name is printed.
+        explained: how many answers of each run are explained, 0 for none.
 
     Raises:
         StreamlearnError: a run cannot be read or the page not be written; one that was there
@@ -68,31 +75,29 @@ def report(paths: Sequence[RunPath], page: Path, output: Output) -> None:
         raise ConfigError(
             f"run {runs[0].name!r} has no checkpoint yet to report of; wait for its first"
         )
-    files.write_whole(page.absolute(), _page(runs).encode("utf-8", "replace"))
+    files.write_whole(
+        page.absolute(), _page(runs, explanations(paths, explained)).encode("utf-8", "replace")
+    )
     output.line(f"report  {page}")
 
 
-def _page(runs: Sequence[RunFacts]) -> str:
-    names = _names(runs)
+def _page(runs: Sequence[RunFacts], explained: Sequence[str]) -> str:
+    names = names_of(runs)
     title = html.escape(", ".join(names))
     parts = [f"<h1>{title}</h1>", _figures(runs, names), *_curves(runs, names)]
-    for run, name in zip(runs, names, strict=True):
+    for place, (run, name) in enumerate(zip(runs, names, strict=True)):
         parts += _matrices(run, name if len(runs) > 1 else "")
+        if explained:
+            of = f": {html.escape(name)}" if len(runs) > 1 else ""
+            parts += [f"<h2>Answers explained{of}</h2>", explained[place]]
     parts += [_settings(runs, names)]
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<link rel="icon" href="data:,"><title>{title}</title><style>{_STYLE}</style></head>\n'
+        f'<link rel="icon" href="data:,"><title>{title}</title>'
+        f"<style>{_STYLE}{EXPLAINED_STYLE}</style></head>\n"
         f"<body>{chr(10).join(parts)}</body></html>\n"
     )
-
-
-def _names(runs: Sequence[RunFacts]) -> list[str]:
-    """The runs' names; with their places where two are called alike."""
-    names = [run.name for run in runs]
-    if len(set(names)) == len(names):
-        return names
-    return [f"{run.name} ({run.facts['run']})" for run in runs]
 
 
 def _figures(runs: Sequence[RunFacts], names: Sequence[str]) -> str:
@@ -148,38 +153,17 @@ def _tuples(run: RunFacts) -> list[int]:
 
 def _curves(runs: Sequence[RunFacts], names: Sequence[str]) -> list[str]:
     """Quality, tuples, memory and throughput against samples."""
-    several = len(runs) > 1
-    numbers = runs[0].numbers
-    if any(run.numbers != numbers for run in runs):
-        raise ConfigError(
-            "these runs have classes and numbers as targets, which no one curve can show; report "
-            "of them apart"
-        )
-    lines = [
-        (f"{name}: {what}" if several else what, run.course, column)
-        for run, name in zip(runs, names, strict=True)
-        for what, column in (("over the whole stream", 1), ("in the window", 2))
-    ]
-    marks = {} if several else runs[0].marks
-    quality = "mean absolute error" if numbers else "prequential accuracy"
-    unit, factor = ("error", 1.0) if numbers else ("%", 100.0)
-    figures = [(quality, charts.curves(quality, lines, unit, factor=factor, marks=marks))]
-    tuples = [
-        (f"{name}: {layer}" if several else layer, series, 1)
-        for run, name in zip(runs, names, strict=True)
-        for layer, series in run.tuples.items()
-    ]
-    if tuples:
-        figures.append(("tuples", charts.curves("tuples", tuples, "tuples")))
-    titled = list(zip(names if several else [""], runs, strict=True))
-    for title, column, of_unit, scale in (
-        ("memory of tuples", 1, "MiB", 2.0**-20),
-        ("memory of the process", 3, "MiB", 2.0**-20),
-        ("throughput", 2, "samples a second", 1.0),
-    ):
-        drawn = [(name or title, run.load, column) for name, run in titled if len(run.load)]
-        figures.append((title, charts.curves(title, drawn, of_unit, factor=scale)))
-    return ["<h2>Along the stream</h2>", _side(figures), _noted(marks)]
+    marks = {} if len(runs) > 1 else runs[0].marks
+    along = ("quality", "tuples", "memory", "process", "throughput")
+    return ["<h2>Along the stream</h2>", _side(_drawn(along, runs, names)), _noted(marks)]
+
+
+def _drawn(
+    figures: Sequence[str], runs: Sequence[RunFacts], names: Sequence[str]
+) -> list[tuple[str, str]]:
+    """Titles and pictures of those charts that there is something of."""
+    found = (draw(chart, runs, names) for chart in figures)
+    return [(one.label, svg(one)) for one in found if one is not None]
 
 
 def _noted(marks: dict[str, list[int]]) -> str:
@@ -194,38 +178,21 @@ def _side(figures: Sequence[tuple[str, str]]) -> str:
 
 def _matrices(run: RunFacts, name: str) -> list[str]:
     """Recall by class, the confusion matrix, and the accuracy of each experience after each."""
-    figures = []
-    by_class = run.summary.get("by_class") or {}
-    classes = [str(label) for label in by_class.get("class", ())]
-    if 0 < len(classes) <= _MOST_CLASSES:
-        recalls = [100 * (value or 0.0) for value in by_class["recall"]]
-        figures.append(("recall by class", charts.bars("recall by class", classes, recalls, "%")))
-    if 1 < len(run.confusion) <= _MOST_CLASSES:
-        shares = [[cell / max(1, sum(row)) for cell in row] for row in run.confusion]
-        label = "confusion: share of each true class, %"
-        figures.append((label, charts.matrix(label, shares, (classes, classes),
-                                             ("true class", "answered"))))  # fmt: skip
-    turns = run.summary.get("matrix")
-    if turns:
-        after = [str(place + 1) for place in range(len(turns))]
-        each = [str(place + 1) for place in range(len(turns[0]))]
-        rows = [[value or 0.0 for value in row] for row in turns]
-        label = "accuracy of each experience after each, %"
-        figures.append((label, charts.matrix(label, rows, (after, each),
-                                             ("after", "experience"))))  # fmt: skip
+    figures = _drawn(("by-class", "confusion", "accuracy-matrix"), [run], [name])
     if not figures:
         return []
     title = f"Classes: {html.escape(name)}" if name else "Classes"
-    return [f"<h2>{title}</h2>", _side(figures), _continual(run) if turns else ""]
+    there = _continual(run) if run.summary.get("matrix") else ""
+    return [f"<h2>{title}</h2>", _side(figures), there]
 
 
 def _continual(run: RunFacts) -> str:
     rows = "".join(
-        f"<tr><td>{title}</td><td>{percent(run.summary.get(key))}</td>"
+        f'<tr><td>{title}</td><td class="n">{percent(run.summary.get(key))}</td>'
         f"<td>{html.escape(FORMULAS[key])}</td></tr>"
         for title, key in CONTINUAL
     )
-    return f"<table>{rows}</table>"
+    return f'<div class="wide"><table>{rows}</table></div>'
 
 
 def _settings(runs: Sequence[RunFacts], names: Sequence[str]) -> str:

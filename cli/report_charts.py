@@ -1,16 +1,21 @@
-"""The pictures of a report as SVG that takes the page's own colours, drawn by matplotlib."""
+"""Charts drawn by matplotlib: as SVG that takes a page's own colours, or as files."""
 
+import html
 import io
+import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from .format import clean
 from .series import Series
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
-__all__ = ["bars", "curves", "matrix"]
+__all__ = ["Drawing", "bars", "curves", "matrices", "picture", "svg"]
 
 COLOURS = ("#3b82c4", "#d9822b", "#3f9a5f", "#b0508f", "#7a6cd0", "#8a7a3a")
 """Of curves; seen on white and on black."""
@@ -20,36 +25,88 @@ _MARKS = {"drift": "#c0443c", "class arrived": "#3f9a5f", "experience ended": "#
           "resumed": "#b0508f"}  # fmt: skip
 
 
-def _svg(
-    draw: Callable[["Axes"], None], label: str, width: float = 6.2, height: float = 3.2
-) -> str:
-    """What is drawn on axes, as an element of a page."""
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """A chart that can be drawn: what it is, and a function for each of its panels.
+
+    width, height: of a panel, in inches.
+    """
+
+    label: str
+    panels: "tuple[Callable[[Axes], None], ...]"
+    width: float = 6.2
+    height: float = 3.2
+
+
+def _drawn(drawing: Drawing, rules: Any) -> "Figure":
+    """The figure; panels stand side by side."""
     import matplotlib
-    from matplotlib.backends.backend_svg import FigureCanvasSVG
     from matplotlib.figure import Figure
 
+    with matplotlib.rc_context(rules):
+        count = len(drawing.panels)
+        figure = Figure(figsize=(drawing.width * count, drawing.height), layout="constrained")
+        for axes, draw in zip(figure.subplots(1, count, squeeze=False)[0], drawing.panels,
+                              strict=True):  # fmt: skip
+            draw(axes)
+        return figure
+
+
+def _rules(drawing: Drawing, ink: str) -> Any:
     inks = ("text.color", "axes.labelcolor", "axes.edgecolor", "xtick.color", "ytick.color")
     # The same picture gets the same names of its parts, whenever it is drawn.
-    rules: Any = dict.fromkeys(inks, _INK) | {
+    return dict.fromkeys(inks, ink) | {
         "svg.fonttype": "none",
-        "svg.hashsalt": label,
+        "svg.hashsalt": drawing.label,
         "font.size": 9,
         "font.family": "sans-serif",
     }
-    with matplotlib.rc_context(rules):
-        figure = Figure(figsize=(width, height), layout="constrained")
-        figure.patch.set_alpha(0.0)
-        FigureCanvasSVG(figure)
-        axes = figure.subplots()
+
+
+def svg(drawing: Drawing) -> str:
+    """A drawing as an element of a page, without a ground and in the page's colour of text."""
+    import matplotlib
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    rules = _rules(drawing, _INK)
+    figure = _drawn(drawing, rules)
+    figure.patch.set_alpha(0.0)
+    for axes in figure.axes:
         axes.patch.set_alpha(0.0)
-        draw(axes)
-        data = io.BytesIO()
-        nothing = dict.fromkeys(("Date", "Creator", "Format", "Type"))
-        figure.savefig(data, format="svg", metadata=nothing)
+    data = io.BytesIO()
+    with matplotlib.rc_context(rules):
+        FigureCanvasSVG(figure)
+        figure.savefig(data, format="svg", metadata=_NOTHING)
     text = data.getvalue().decode("utf-8")
     text = text[text.index("<svg") :].replace(_INK, "currentColor")
     text = re.sub(r'font: 9px[^;"]*', "font: 9px sans-serif", text)
+    label = html.escape(drawing.label)
     return text.replace("<svg ", f'<svg role="img" aria-label="{label}" ', 1)
+
+
+def picture(drawing: Drawing, kind: str) -> bytes:
+    """A drawing as the bytes of a file, on white.
+
+    Args:
+        drawing: what to draw.
+        kind: "png" or "svg".
+    """
+    import matplotlib
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.backends.backend_svg import FigureCanvasSVG
+
+    rules = _rules(drawing, "#000000")
+    figure = _drawn(drawing, rules)
+    figure.suptitle(drawing.label, fontsize=10)
+    data = io.BytesIO()
+    with matplotlib.rc_context(rules):
+        (FigureCanvasSVG if kind == "svg" else FigureCanvasAgg)(figure)
+        metadata = _NOTHING if kind == "svg" else {"Software": None}
+        figure.savefig(data, format=kind, dpi=160, metadata=metadata)
+    return data.getvalue()
+
+
+_NOTHING: dict[str, Any] = dict.fromkeys(("Date", "Creator", "Format", "Type"))
 
 
 def curves(
@@ -59,7 +116,8 @@ def curves(
     *,
     factor: float = 1.0,
     marks: Mapping[str, Sequence[int]] | None = None,
-) -> str:
+    each: int = 1,
+) -> Drawing:
     """Columns of series against samples.
 
     Args:
@@ -68,14 +126,17 @@ def curves(
         unit: what stands beside the axis.
         factor: that values are multiplied by.
         marks: samples of events by their kind; kinds that have no colour are left out.
+        each: how many curves in turn are of one run: they differ in style, and runs in colour.
     """
 
     def draw(axes: "Axes") -> None:
         for place, (name, series, column) in enumerate(lines):
             xs = [point[0] for point in series.points]
             ys = [factor * point[column] for point in series.points]
-            style = ("-", "--", ":", "-.")[place // len(COLOURS) % 4]
-            axes.plot(xs, ys, style, label=name, color=COLOURS[place % len(COLOURS)], lw=1.4)
+            run, part = divmod(place, each)
+            style = ("-", "--", ":", "-.")[(run // len(COLOURS) + part) % 4]
+            colour = COLOURS[(run if len(lines) > each else place) % len(COLOURS)]
+            axes.plot(xs, ys, style, label=_plain(name), color=colour, lw=1.4)
         for kind, places in (marks or {}).items():
             for number, place in enumerate(places if kind in _MARKS else ()):
                 title = "_" if number else kind  # a label with _ is not in the legend
@@ -86,45 +147,74 @@ def curves(
         if len(axes.get_legend_handles_labels()[0]) > 1:
             axes.legend(fontsize=8, frameon=False)
 
-    return _svg(draw, label)
+    return Drawing(label, (draw,))
 
 
-def bars(label: str, names: Sequence[str], values: Sequence[float], unit: str) -> str:
-    """A bar for each name, the first one on top."""
-
-    def draw(axes: "Axes") -> None:
-        places = range(len(names))
-        axes.barh(places, values, color=COLOURS[0])
-        axes.set_yticks(places, [_short(name) for name in names])
-        axes.invert_yaxis()
-        axes.set_xlabel(unit)
-        axes.grid(axis="x", alpha=0.2)
-
-    return _svg(draw, label, height=max(1.6, 0.9 + 0.22 * len(names)))
-
-
-def matrix(
-    label: str,
-    rows: Sequence[Sequence[float]],
-    names: tuple[Sequence[str], Sequence[str]],
-    axis_labels: tuple[str, str],
-) -> str:
-    """Shares in [0, 1] as a field of colours, with its numbers where there is room.
+def bars(
+    label: str, names: Sequence[str], values: Mapping[str, Sequence[float]], unit: str
+) -> Drawing:
+    """A bar for each name, the first one on top; of several runs side by side.
 
     Args:
         label: what it is.
-        rows: of shares.
-        names: of the rows and of the columns.
+        names: of the bars.
+        values: by run, as many as there are names.
+        unit: what stands below the axis.
+    """
+    thick = 0.8 / len(values)
+
+    def draw(axes: "Axes") -> None:
+        for place, (run, lengths) in enumerate(values.items()):
+            at = [row - 0.4 + thick * (place + 0.5) for row in range(len(names))]
+            colour = COLOURS[place % len(COLOURS)]
+            axes.barh(at, lengths, height=thick, color=colour, label=_plain(run))
+        axes.set_yticks(range(len(names)), [_short(name) for name in names])
+        axes.invert_yaxis()
+        axes.set_xlabel(unit)
+        axes.grid(axis="x", alpha=0.2)
+        if len(values) > 1:
+            axes.legend(fontsize=8, frameon=False, loc="lower left", bbox_to_anchor=(0, 1))
+
+    each = 0.22 if len(values) < 3 else 0.11 * len(values)
+    return Drawing(label, (draw,), height=max(1.6, 0.9 + each * len(names)))
+
+
+def matrices(
+    label: str,
+    fields: Sequence[tuple[str, Sequence[Sequence[float]], Sequence[str], Sequence[str]]],
+    axis_labels: tuple[str, str],
+) -> Drawing:
+    """Shares in [0, 1] as fields of colours, with their numbers where there is room.
+
+    Args:
+        label: what it is.
+        fields: of each its title, if any, its rows of shares, the names of its rows and columns.
         axis_labels: what rows and columns are.
     """
+    most = max(max(len(rows), len(across)) for _, rows, _, across in fields)
+    side = min(7.0, max(2.6, 1.4 + 0.32 * most))
+    shown = [
+        _matrix(title, rows, (down, across), axis_labels) for title, rows, down, across in fields
+    ]
+    return Drawing(label, tuple(shown), width=side + 0.8, height=side)
 
+
+def _matrix(
+    title: str,
+    rows: Sequence[Sequence[float]],
+    names: tuple[Sequence[str], Sequence[str]],
+    axis_labels: tuple[str, str],
+) -> "Callable[[Axes], None]":
     def draw(axes: "Axes") -> None:
         axes.imshow(rows, cmap="Blues", vmin=0, vmax=1, aspect="auto")
         for axis, ticks in ((axes.yaxis, names[0]), (axes.xaxis, names[1])):
-            axis.set_ticks(range(len(ticks)), [_short(name) for name in ticks])
+            every = math.ceil(len(ticks) / 30)  # names of more would lie on each other
+            axis.set_ticks(range(0, len(ticks), every), [_short(name) for name in ticks[::every]])
         axes.tick_params("x", rotation=90 if max(map(len, names[1]), default=0) > 3 else 0)
         axes.set_ylabel(axis_labels[0])
         axes.set_xlabel(axis_labels[1])
+        if title:
+            axes.set_title(_plain(title), fontsize=9)
         if len(rows) > 12:
             return
         for y, row in enumerate(rows):
@@ -133,9 +223,14 @@ def matrix(
                 axes.text(x, y, f"{100 * share:.0f}", ha="center", va="center", color=ink,
                           fontsize=7)  # fmt: skip
 
-    side = min(7.0, max(2.6, 1.4 + 0.32 * len(rows)))
-    return _svg(draw, label, width=side + 0.8, height=side)
+    return draw
+
+
+def _plain(name: str) -> str:
+    """A name that is not taken for mathematics or for something to be left out of a legend."""
+    return clean(name).replace("$", r"\$").lstrip("_") or "run"
 
 
 def _short(name: str) -> str:
-    return name if len(name) <= 16 else name[:15] + "…"
+    shown = clean(name)
+    return (shown if len(shown) <= 16 else shown[:15] + "…").replace("$", r"\$")

@@ -11,7 +11,7 @@ from torch import Tensor
 from streamlearn.attribution import Attributable, Attribution, Ranked, attribute, purity
 from streamlearn.errors import ConfigError, RunStateError, StreamlearnError
 from streamlearn.learner import Learner
-from streamlearn.memory import Memory
+from streamlearn.memory import SAMPLE, Memory
 from streamlearn.models import Seen
 from streamlearn.recordlearner import RecordLearner
 from streamlearn.storage import RunPath, RunReader
@@ -22,7 +22,17 @@ from .schema import RECORD_KINDS, Scenario
 from .sources import Item, ItemSource, Labels, NotedLabels, Pictures, RecordItems, SetItems
 from .words import override
 
-__all__ = ["FIRST", "Asked", "Case", "Explanation", "LayerView", "Witness", "explain", "restored"]
+__all__ = [
+    "FIRST",
+    "Asked",
+    "Case",
+    "Explaining",
+    "Explanation",
+    "LayerView",
+    "Witness",
+    "explain",
+    "restored",
+]
 
 FIRST = 50
 """Samples that are attended to most, whose labels say how pure attention is."""
@@ -32,6 +42,9 @@ SPANS = 10
 
 TOLERANCE = 1e-4
 """How far contributions may be from summing to an output of order 1."""
+
+_LAST = 4096
+"""Rows at a layer's end that the newest samples are looked for in."""
 
 _OUTPUTS = 4
 """Numbers of a regression's answer that are explained, at most."""
@@ -197,31 +210,76 @@ def explain(path: RunPath, asked: Asked, words: Sequence[str] = (), *, top: int 
     Raises:
         StreamlearnError: the run or the sample cannot be read, or no layer keeps tuples.
     """
-    _, scenario, learner, state = restored(path, words)
-    source: ItemSource
-    if isinstance(learner, RecordLearner):
-        source = RecordItems(scenario, learner, state["stream"])
-    else:
-        source = SetItems(scenario, learner)
-    if not learner.fitted:
-        raise RunStateError(
-            f"run {str(path)!r} has stored nothing yet, for it holds back {learner.held} samples "
-            "until its encoder is fitted; explain it once it has gone on"
+    return Explaining(path, words).told(asked, top=top)
+
+
+class Explaining:
+    """A run's last commit, read once, of which several answers are explained.
+
+    Args:
+        path: of the run, which may be going on.
+        words: changes such as where the data lies.
+
+    Raises:
+        StreamlearnError: the run cannot be read, or has stored nothing yet.
+    """
+
+    def __init__(self, path: RunPath, words: Sequence[str] = ()) -> None:
+        self._path = path
+        _, self._scenario, self._learner, self._state = restored(path, words)
+        learner = self._learner
+        self._source: ItemSource
+        if isinstance(learner, RecordLearner):
+            self._source = RecordItems(self._scenario, learner, self._state["stream"])
+        else:
+            self._source = SetItems(self._scenario, learner)
+        if not learner.fitted:
+            raise RunStateError(
+                f"run {str(path)!r} has stored nothing yet, for it holds back {learner.held} "
+                "samples until its encoder is fitted; explain it once it has gone on"
+            )
+
+    def told(self, asked: Asked, *, top: int = 8) -> Explanation:
+        """See `explain`."""
+        learner = self._learner
+        item = asked.read(self._source)
+        seen = learner.see(item.features)
+        if seen is None or not seen.queries:
+            what = "has learnt nothing yet" if isinstance(learner, RecordLearner) else (
+                f"has learner={self._scenario.learner.kind}, none of whose layers keeps tuples"
+            )  # fmt: skip
+            raise ConfigError(
+                f"run {str(self._path)!r} {what}, so no stored samples made its answers; explain a "
+                "run of learner=growing"
+            )
+        answers = learner.answer(item.features)[0]
+        return _Explainer(learner, seen, item, self._source, top).told(
+            str(self._path), int(self._state["step"]), asked.name, answers
         )
-    item = asked.read(source)
-    seen = learner.see(item.features)
-    if seen is None or not seen.queries:
-        what = "has learnt nothing yet" if isinstance(learner, RecordLearner) else (
-            f"has learner={scenario.learner.kind}, none of whose layers keeps tuples"
-        )  # fmt: skip
-        raise ConfigError(
-            f"run {str(path)!r} {what}, so no stored samples made its answers; explain a run of "
-            "learner=growing"
-        )
-    answers = learner.answer(item.features)[0]
-    return _Explainer(learner, seen, item, source, top).told(
-        str(path), int(state["step"]), asked.name, answers
-    )
+
+    def examples(self, count: int) -> list[Asked]:
+        """Samples worth a look: spread over the held-out test; without one the last ones stored.
+
+        Raises:
+            StreamlearnError: the data cannot be read.
+        """
+        tests = self._source.tests()
+        if tests:
+            places = sorted({(2 * place + 1) * tests // (2 * count) for place in range(count)})
+            return [Asked(sample=place, test=True) for place in places]
+        return [Asked(sample=sample) for sample in self._stored_last(count)]
+
+    def _stored_last(self, count: int) -> list[int]:
+        """The newest samples that have a tuple, the newest first."""
+        found: dict[int, None] = {}
+        for memory in self._learner.memories().values():
+            if memory.identified and len(memory):
+                rows = torch.arange(max(0, len(memory) - _LAST), len(memory))
+                stored = memory.gather(rows, (SAMPLE, "born"))
+                order = stored["born"].cpu().argsort(stable=True)
+                samples = stored[SAMPLE].cpu()[order].tolist()
+                found |= dict.fromkeys(sample for sample in reversed(samples) if sample >= 0)
+        return list(found)[:count]
 
 
 class _Explainer:

@@ -113,7 +113,9 @@ def prune_run(path: RunPath, wanted: Wanted, words: Sequence[str] = ()) -> Resul
             return Result(layers, None, compacts=compacts)
         summary = dict(manifest.summary)
         summary["pruned_tuples"] = int(summary.get("pruned_tuples", 0)) + gone
-        store.log({"event": "notice", "text": f"pruned: {gone} tuples are dead now"})
+        by_layer = {layer.name: {"faded": layer.faded, "merged": layer.merged} for layer in layers}
+        text = f"pruned: {gone} tuples are dead now"
+        store.log({"event": "notice", "text": text, "pruned": by_layer})
         store.commit(
             step=manifest.step,
             samples=manifest.samples,

@@ -127,6 +127,14 @@ class ItemSource(Protocol):
         """
         ...
 
+    def tests(self) -> int:
+        """How many samples of a held-out test there are to be asked for.
+
+        Raises:
+            StreamlearnError: the data cannot be read.
+        """
+        ...
+
     def file(self, path: Path) -> Item:
         """A sample in a file.
 
@@ -210,6 +218,10 @@ class SetItems:
             raise DataError(f"{bad.item} cannot be used: {bad.reason}; choose another sample")
         target = self._learner.task.checked(rows.targets, 1)[0].tolist()
         return Item(rows.features, target, _picture(rows.features[0]), None if held_out else sample)
+
+    def tests(self) -> int:
+        """Of the test set, if there is one."""
+        return 0 if self._splits.test is None else len(self._splits.test)
 
     def file(self, path: Path) -> Item:
         """A picture of any size, or a row as JSON."""
@@ -299,6 +311,7 @@ class RecordItems:
         self._scenario = scenario
         self._learner = learner
         self._position = int(stream["position"])
+        self._known: Labels | None = None
         saved = stream.get("schema")
         self._schema = None if saved is None else Schema.of_state(saved)
 
@@ -353,6 +366,10 @@ class RecordItems:
         labels = list(self._learner.labels)
         return labels.index(target) if target in labels else None
 
+    def tests(self) -> int:
+        """None: of a stream nothing is held out."""
+        return 0
+
     def file(self, path: Path) -> Item:
         """A row as JSON in a file."""
         if path.suffix.lower() not in (".json", ".jsonl"):
@@ -377,6 +394,11 @@ class RecordItems:
 
     def labels(self, samples: Sequence[int] | None) -> Labels | None:
         """Of all rows that the run has read."""
+        if self._known is None:
+            self._known = self._read_labels()
+        return self._known
+
+    def _read_labels(self) -> Labels:
         self._again()
         ids: list[int] = []
         values: list[Any] = []

@@ -11,7 +11,7 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,9 @@ from .segments import SegmentLog, read_segments
 if TYPE_CHECKING:
     from .lock import HeldLock
 
-__all__ = ["EventLog", "open_log", "read_events"]
+__all__ = ["EventLog", "open_log", "read_events", "read_some_events"]
+
+_WHOLE = 1 << 20
 
 
 class EventLog:
@@ -161,13 +163,47 @@ def read_events(path: RunPath, offset: int = 0) -> tuple[list[dict[str, Any]], i
     """
     data, offset = _bytes_from(path, offset)
     whole = data[: data.rfind(b"\n") + 1]
+    return _records(whole.split(b"\n")), offset + len(whole)
+
+
+def read_some_events(path: RunPath, most: int, always: str) -> list[dict[str, Any]]:
+    """About `most` of a log's events, spread evenly over its bytes, and all that have a word.
+
+    The log of a long run has so many that a look at the run should not wait for all of them to be
+    parsed. One that is no longer than a megabyte, or lies in an object store, is read whole.
+
+    Raises:
+        StorageError: the system refused.
+    """
+    if isinstance(path, ObjectPath):
+        return read_events(path)[0]
+    lines: list[bytes] = []
+    word, line, taken, offset = always.encode(), b"", 0, 0
+    try:
+        with translated("read", path, missing=True), path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            every = 0 if size <= _WHOLE else size // most
+            for line in file:
+                offset += len(line)
+                if offset >= taken or word in line:
+                    lines.append(line)
+                    taken = offset + every if offset >= taken else taken
+    except FileNotFoundError:
+        return []
+    if lines and lines[-1] is not line:
+        lines.append(line)
+    return _records(line for line in lines if line.endswith(b"\n"))
+
+
+def _records(lines: Iterable[bytes]) -> list[dict[str, Any]]:
+    """The JSON objects among lines."""
     records = []
-    for line in whole.split(b"\n"):
+    for line in lines:
         with contextlib.suppress(ValueError, RecursionError):
             record = json.loads(line)
             if isinstance(record, dict):
                 records.append(record)
-    return records, offset + len(whole)
+    return records
 
 
 def _bytes_from(path: RunPath, offset: int) -> tuple[bytes, int]:

@@ -19,12 +19,12 @@ from streamlearn.errors import (
 )
 
 from . import files
-from .events import read_events
+from .events import read_events, read_some_events
 from .kept import find_commit, read_kept
 from .layers import StoredLayer, check_fits
 from .layout import Layout, RunHeader, read_header
 from .lock import Writer, current_writer
-from .manifest import LayerEntry, Manifest, is_no_commit
+from .manifest import LayerEntry, Manifest, ShardVersion, is_no_commit
 from .objects import RunPath, resolve
 from .tier import CommittedLayer
 
@@ -279,6 +279,28 @@ class RunReader:
             StorageError: the system refused.
         """
         return read_events(self._layout.events, offset)
+
+    def some_events(self, most: int, always: str) -> list[dict[str, Any]]:
+        """About so many of the events, spread evenly over the log, and all that have a word.
+
+        Of a log of up to a megabyte all.
+
+        Raises:
+            StorageError: the system refused.
+        """
+        return read_some_events(self._layout.events, most, always)
+
+    def version(self, name: str, column: str, shard: int) -> ShardVersion:
+        """Which version of a shard of a column the commit names, and the checksum of its rows.
+
+        Raises:
+            ConfigError: the run has no such layer.
+            FormatError: the table of the layer is missing or damaged, or says nothing of the shard.
+        """
+        known = self._layer(self.entry(name)).table.get(column, shard)
+        if known is None:
+            raise FormatError(f"shard {shard} of {name}/{column} is not committed; verify the run")
+        return known[0]
 
     def writer(self) -> Writer | None:
         """The process that is writing to the run now, None if none is.

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
+from streamlearn.cli import inspect_layer
 from streamlearn.cli.inspect import describe_run
 from streamlearn.cli.main import main
 from streamlearn.cli.watch import Follower
@@ -23,6 +25,7 @@ from streamlearn.events import (
     Stopped,
     as_json,
 )
+from streamlearn.memory import DEAD, PRIOR, Memory, Tuples
 from streamlearn.storage import RunReader, RunStore
 
 Capture = pytest.CaptureFixture[str]
@@ -91,7 +94,57 @@ def test_inspect_shows_each_layer_and_what_the_commit_says(
         "blocks": 2,
         "block_rows": 512,
         "shards": 8,
+        "merged": 0,
+        "growth": [[samples, samples] for samples in range(128, 1_537, 128)],
     }
+
+
+def test_every_row_of_a_layer_is_told_and_damage_is_named(
+    write_run: WriteRun, story: Sequence[Event], capsys: Capture
+) -> None:
+    path = write_run(story)
+    with RunStore.open(path) as store:
+        memory = Memory(4, 3, block_rows=512)
+        store.open_memory("output", memory)
+        values = torch.zeros(600, 3)
+        values[:, 1] = 2.0
+        memory.append(Tuples(torch.ones(600, 4), torch.zeros(600), values), 7)
+        memory.drop(torch.arange(100))
+        store.commit(step=12, samples=1_200, status="stopped", state={},
+                     memories={"output": memory},
+                     summary={"by_class": {"class": ["a", "b", "c"]}})  # fmt: skip
+    assert main(["inspect", str(path), "--layer", "output", "--json"]) == 0
+    (found,) = json.loads(capsys.readouterr().out)["details"]
+    assert (found["rows"], found["read"], found["zero_weights"]) == (1_200, 1_100, 600)
+    assert found["age_samples"] == {"oldest": 1_200, "median": 500, "newest": 500}
+    assert found["effective"] == pytest.approx(500)
+    assert found["value_norm"]["0"] == pytest.approx(3**0.5)
+    assert found["value_norm"]["1"] == 2.0
+    assert found["classes"] == {"b": 600, "a": 0, "c": 0, "unknown": 500}
+    assert [shard["state"] for shard in found["shards"]] == ["rewritten", "whole", "whole"]
+    shard = path / "memory.zarr" / "layers" / "output" / "value" / "c.1.0"
+    shard.write_bytes(b"\1" + shard.read_bytes()[1:])
+    assert main(["inspect", str(path), "--layer", "all"]) == 0
+    text = capsys.readouterr().out
+    assert "1 do NOT have the rows that were committed" in text
+    assert f"! {str(shard)!r} is damaged" in text
+    assert "  rX#" in text.replace(" " * 10, "")
+    assert main(["inspect", str(path), "--layer", "hidden.7"]) == 2
+    assert "--layer 'hidden.7' is no layer of the run; it has 'output'" in capsys.readouterr().err
+
+
+def test_looking_at_a_run_imports_no_torch(
+    write_run: WriteRun, story: Sequence[Event], environment: dict[str, str]
+) -> None:
+    path = write_run(story)
+    program = (
+        "import sys; from streamlearn.cli.main import main; code = main(sys.argv[1:]); "
+        "sys.exit('torch' in sys.modules or code)"
+    )
+    words = [sys.executable, "-c", program, "inspect", str(path), "--layer", "all"]
+    done = subprocess.run(words, env=environment, stdout=subprocess.PIPE, timeout=60, check=True)
+    assert b"all checksums fit" in done.stdout
+    assert (inspect_layer.PRIOR, inspect_layer.DEAD) == (PRIOR, DEAD)
 
 
 def test_a_run_is_found_by_its_name_in_the_runs_folder(

@@ -46,6 +46,8 @@ def test_a_run_that_was_pruned_at_once_or_in_two_goes_on_with_the_same_bits(
     assert manifest is not None
     assert sum(entry.rows - entry.live for entry in manifest.layers.values()) == told["tuples"]
     assert manifest.summary["pruned_tuples"] == told["tuples"]
+    noted = [event["pruned"] for event in RunReader(one).events()[0] if "pruned" in event]
+    assert noted == [{name: {"faded": told["tuples"], "merged": 0} for name in manifest.layers}]
     for run in (one, two):
         finish(Session.resume(run))
         assert verify(run).damage == ()

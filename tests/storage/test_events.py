@@ -130,3 +130,19 @@ def test_a_line_is_strict_json_in_ascii(tmp_path: Path) -> None:
         "text": "ñ\u2028\n\ud800",
         "path": "a/b",
     }
+
+
+def test_some_events_of_a_long_log_are_spread_over_it_and_none_with_the_word_is_missed(
+    tmp_path: Path,
+) -> None:
+    with make_store(tmp_path) as store:
+        for step in range(9_000):
+            store.log({"event": "progress", "step": step, "text": "x" * 100})
+            if step in (17, 4_321):
+                store.log({"event": "notice", "step": step, "pruned": {}})
+        events = store.read().some_events(50, '"pruned"')
+    told = [event["step"] for event in events]
+    assert 50 <= len(told) < 60
+    assert told == sorted(told)
+    assert (told[0], told[-1]) == (0, 8_999)
+    assert [event["step"] for event in events if "pruned" in event] == [17, 4_321]
