@@ -1,13 +1,12 @@
 """`info`: the facts of a run for scripts, without loading anything of it."""
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
 from streamlearn.storage import RunPath, RunReader
 
 from .format import clean
-from .inspect import describe_run
+from .inspect import facts_of
 from .json_lines import to_json
 from .output import Output
 
@@ -18,7 +17,7 @@ def info(path: RunPath, output: Output, json: bool) -> None:
     """Print the facts, as one JSON object or as `key=value` lines."""
     reader = RunReader(path)
     header = reader.header
-    facts = describe_run(reader, time.time()) | {
+    facts = facts_of(reader) | {
         "id": header.id,
         "created": header.created,
         "program": header.program,

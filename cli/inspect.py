@@ -1,5 +1,6 @@
 """`inspect`: what a run directory holds, read without touching it."""
 
+import shutil
 import sys
 import time
 from collections.abc import Sequence
@@ -27,7 +28,7 @@ from .output import Output
 from .series import Series
 from .status import run_status
 
-__all__ = ["describe_run", "inspect"]
+__all__ = ["describe_run", "facts_of", "inspect"]
 
 _FIGURES = {
     "kappa": "kappa",
@@ -72,8 +73,7 @@ def inspect(path: RunPath, output: Output, json: bool, layers: Sequence[str] = (
         StreamlearnError: the run cannot be read, or has no such layer.
     """
     reader = RunReader(path)
-    facts = describe_run(reader, time.time())
-    _add_history(facts, reader)
+    facts = facts_of(reader)
     if layers:
         _add_layers(facts, reader, layers)
     if json:
@@ -86,6 +86,13 @@ def inspect(path: RunPath, output: Output, json: bool, layers: Sequence[str] = (
         return
     for line in _lines(facts):
         output.line(line)
+
+
+def facts_of(reader: RunReader) -> dict[str, Any]:
+    """All that `inspect` says of a run whose rows are not read."""
+    facts = describe_run(reader, time.time())
+    _add_history(facts, reader)
+    return facts
 
 
 def _add_layers(facts: dict[str, Any], reader: RunReader, names: Sequence[str]) -> None:
@@ -260,29 +267,34 @@ def _table(layers: list[dict[str, Any]]) -> list[str]:
 
     unicode = (sys.stdout.encoding or "").lower().replace("-", "").startswith("utf")
     merged = any(layer.get("merged") for layer in layers)
-    grown = any(layer.get("growth") for layer in layers)
     head = ("layer", "tuples", "dead", *(["merged"] if merged else []), "bytes", "dtype",
-            "a tuple", "blocks", "rows a block", *(["growth"] if grown else []))  # fmt: skip
-    rows = []
+            "a tuple", "blocks", "rows a block")  # fmt: skip
+    rows = [
+        (
+            clean(layer_title(layer["name"])),
+            count(layer["tuples"]) + (f" of {count(layer['most'])}" if layer["most"] else ""),
+            count(layer["dead"]),
+            *([count(layer["merged"])] if merged else []),
+            size(layer["bytes"]),
+            layer["dtype"] + (", int8 keys" if layer["keys"] == "int8" else ""),
+            size(layer["row_bytes"]),
+            count(layer["blocks"]),
+            count(layer["block_rows"]),
+        )
+        for layer in layers
+    ]
+    lines = _columns(head, rows, left=("layer", "dtype"))
+    room = min(_SPARK, shutil.get_terminal_size().columns - max(map(len, lines)) - 2)
+    if room < len("growth") or not any(layer.get("growth") for layer in layers):
+        return lines
+    curves = ["growth"]
     for layer in layers:
         series = Series(2 * _POINTS)
         for samples, tuples in layer.get("growth", ()):
             series.add(samples, tuples)
-        rows.append(
-            (
-                clean(layer_title(layer["name"])),
-                count(layer["tuples"]) + (f" of {count(layer['most'])}" if layer["most"] else ""),
-                count(layer["dead"]),
-                *([count(layer["merged"])] if merged else []),
-                size(layer["bytes"]),
-                layer["dtype"] + (", int8 keys" if layer["keys"] == "int8" else ""),
-                size(layer["row_bytes"]),
-                count(layer["blocks"]),
-                count(layer["block_rows"]),
-                *([sparkline(series, _SPARK, unicode=unicode)] if grown else []),
-            )
-        )
-    return _columns(head, rows, left=("layer", "dtype", "growth"))
+        curves.append(sparkline(series, room, unicode=unicode))
+    wide = max(map(len, lines)) + 2
+    return [f"{line:<{wide}}{curve}" for line, curve in zip(lines, curves, strict=True)]
 
 
 def _figure_lines(summary: dict[str, Any]) -> list[str]:

@@ -16,6 +16,7 @@ from torch import Tensor
 from streamlearn.bits import from_bits
 from streamlearn.blocks import (
     ROW_MULTIPLE,
+    SINGLE_ROWS,
     TILE_ROWS,
     Block,
     BlockStore,
@@ -196,23 +197,30 @@ class BlockList:
             if slot.block is not None:
                 yield slot.block
 
-    def tiles(self, *, born: bool = True, norms: bool = True) -> Generator[Block, None, None]:
+    def tiles(
+        self, *, born: bool = True, norms: bool = True, single: bool = False
+    ) -> Generator[Block, None, None]:
         """The blocks of `scan`, each in parts of as many rows as are computed with at a time.
 
-        Sums over them have the same bits whatever the rows of a block. int8 keys come as the
+        Sums over them have the same bits whatever the rows of a block; for a single query, that is
+        so of blocks of at least `SINGLE_ROWS` rows. int8 keys come as the
         numbers that they stand for, in the memory's dtype, in scratch memory that the next part is
         put in.
 
         Args:
             born: as for `scan`.
             norms: as for `scan`.
+            single: whether one query is asked, for which parts are larger.
 
         Raises:
             FormatError, StorageError: a block lies in a store that cannot be read.
         """
         with contextlib.closing(self.scan(born=born, norms=norms)) as blocks:
             for block in blocks:
-                yield from self.parts(block)
+                if single and not self.layout.quantised:
+                    yield from block.tiles(SINGLE_ROWS)
+                else:
+                    yield from self.parts(block)
 
     def parts(self, block: Block) -> Generator[Block, None, None]:
         """A block as `tiles` gives it."""

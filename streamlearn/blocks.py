@@ -55,6 +55,9 @@ ROW_MULTIPLE = 512
 TILE_ROWS = 4096
 """Rows that are computed with at a time: scores of a batch that fit a cache."""
 
+SINGLE_ROWS = 32768
+"""The same for a single query, whose scores are few: calls would cost more than what they do."""
+
 _BLOCK_BYTES = 8 << 20
 _MOST_ROWS = 1 << 16
 _COLUMN_MULTIPLE = 16
@@ -340,15 +343,15 @@ class Block:
         """The rows to compute over: `count` rounded up, so that GEMMs meet only a few shapes."""
         return min(-(-self.count // ROW_MULTIPLE) * ROW_MULTIPLE, len(self.key))
 
-    def tiles(self) -> Iterator["Block"]:
-        """The block in parts of `TILE_ROWS` rows, the last one with what is left."""
-        if self.padded <= TILE_ROWS:
+    def tiles(self, size: int = TILE_ROWS) -> Iterator["Block"]:
+        """The block in parts of so many rows, the last one with what is left."""
+        if self.padded <= size:
             yield self
             return
-        for start in range(0, self.count, TILE_ROWS):
-            rows = slice(start, start + TILE_ROWS)
+        for start in range(0, self.count, size):
+            rows = slice(start, start + size)
             parts = {name: tensor[rows] for name, tensor in self.tensors().items()}
-            yield Block.of(parts, min(self.count - start, TILE_ROWS))
+            yield Block.of(parts, min(self.count - start, size))
 
     def numbers(self, layout: Layout, rows: slice | Tensor, out: Tensor | None = None) -> Tensor:
         """Keys of some rows as they are computed with, (n, D) in the layout's dtype.

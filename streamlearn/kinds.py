@@ -108,9 +108,10 @@ Members = Annotated[
     int,
     Field(
         ge=1,
-        le=2,
-        description="networks that learn records of classes side by side and answer together "
-        "[networks]; more: a second one over thresholds of numbers, for twice the time",
+        le=3,
+        description="networks that learn records side by side and answer together [networks]; "
+        "more: for classes a second one over thresholds of numbers and a third with a wide kernel, "
+        "for numbers a second one that knows values which recur; so many times the time",
     ),
 ]
 

@@ -32,11 +32,17 @@ from streamlearn.widening import classes_room, features_room, loss_of_first, wid
 
 __all__ = ["Member", "Mixture", "companions", "learn_together"]
 
-_STEPS = {"kind": "rbf", "gamma": 1.0, "lr_value": 0.6}
+_STEPS = {"kind": "rbf", "gamma": 1.0, "lr_value": 1.5}
 """The layer of the second network for classes, whose view of numbers is by thresholds."""
 
-_VALUES = {"kind": "rbf", "gamma": 3.0, "lr_value": 0.6}
-"""The same for numbers, whose view has columns for values that recur."""
+_WIDE = {"kind": "rbf", "gamma": 2.0, "lr_value": 1.5}
+"""The layer of the third network for classes, whose view is that of the first."""
+
+_FADE = 1.25e-4
+"""What those two forget of older samples with each sample: half of it in 5,500."""
+
+_VALUES = {"kind": "rbf", "gamma": 5.0, "lr_value": 0.8}
+"""The layer of the second network for numbers, whose view knows values that recur."""
 
 Held: TypeAlias = tuple[Model | None, tuple[int, int], Loss | None, Tiers, int | None]
 """A member's network, widths, loss, tiers and most rows."""
@@ -52,17 +58,27 @@ def companions(
 
     Smooth and curved borders are the first one's, an RBF network over standardised features. Where
     what counts are thresholds and sums of many features' effects, one with a wide kernel over
-    thermometer codes learns faster; their mixture follows whichever predicts better of late. A
-    wide kernel is right for most numbers already, but for those that only name something, whose
-    values the view "values" tells apart.
+    thermometer codes learns faster; where a border is nearly a plane, one with a wide kernel over
+    the features themselves. Both forget slowly, which the first does not. Their mixture follows
+    whichever predicts better of late. With numbers as targets a wide kernel is right for most
+    features already, but for those that only name something, whose values the view "values" tells
+    apart.
 
     Args:
-        settings: of the first network; all but the layer are the others' too.
+        settings: of the first network; all but the layer, and a decay where there is none, are the
+            others' too.
         regression: whether targets are numbers.
     """
-    view: View = "values" if regression else "thermometer"
-    sections = settings.model_dump() | {"layer": _VALUES if regression else _STEPS}
-    return [(view, LearnerSettings.model_validate(sections))]
+    sections = settings.model_dump()
+    if regression:
+        return [("values", LearnerSettings.model_validate(sections | {"layer": _VALUES}))]
+    optimizer = dict(sections["optimizer"])
+    optimizer["decay"] = optimizer["decay"] or 1 - (1 - _FADE) ** settings.learner.batch
+    fading = sections | {"optimizer": optimizer}
+    return [
+        ("thermometer", LearnerSettings.model_validate(fading | {"layer": _STEPS})),
+        ("standardised", LearnerSettings.model_validate(fading | {"layer": _WIDE})),
+    ]
 
 
 class Member:

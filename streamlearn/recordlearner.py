@@ -53,8 +53,8 @@ class RecordLearner:
     def __init__(
         self, settings: LearnerSettings, *, regression: bool = False, warmup: int = 64
     ) -> None:
-        alone = getattr(settings.learner, "members", 1) == 1
-        others = [] if alone else companions(settings, regression=regression)
+        more = getattr(settings.learner, "members", 1) - 1
+        others = companions(settings, regression=regression)[:more] if more else []
         self.open = OpenLearner(settings, regression=regression, warmup=warmup, others=others)
 
     # -- what it is ------------------------------------------------------------------------------

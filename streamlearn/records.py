@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from streamlearn.errors import DataError
-from streamlearn.recurring import RecurringValues
+from streamlearn.recurring import PLACES, RecurringValues
 from streamlearn.state import StateTree
 from streamlearn.tagged import Tags
 
@@ -63,9 +63,9 @@ class RecordEncoder:
     … 1.8 deviations, standardised as if x were normal. Features whose effect has steps, or adds up
     whatever the others are, are near to each other in it.
 
-    The view "values" adds a column, 0 or 1, for each value of a number that came before, as if it
-    were a category as well: what an identifier or a whole number stands for need not be near to
-    what its neighbours do. Values that never come twice have none.
+    The view "values" adds sixteen columns for each number, by which values that came before are
+    near to themselves alone, see `RecurringValues`: what an identifier or a count stands for need
+    not be near to what its neighbours do.
 
     Features that come together get their columns in the order of their names, so their order in a
     record changes nothing. A feature that holds numbers at times and text at others has columns for
@@ -101,10 +101,9 @@ class RecordEncoder:
         """The same of any view."""
         if view == "standardised":
             return len(self.columns) + 1
-        if view == "values":
-            return 1 + len(self.columns if self.values is None else self.values)
         numbers = int(self._numbers[: len(self.columns)].sum())
-        return len(self.columns) + 1 + (len(_THRESHOLDS) - 1) * numbers
+        more = PLACES if view == "values" else len(_THRESHOLDS) - 1
+        return len(self.columns) + 1 + more * numbers
 
     def read(self, record: Record, *, add: bool) -> Array:
         """One record as a raw row (columns,): numbers, NaN where they are missing; categories 0, 1.
@@ -171,8 +170,6 @@ class RecordEncoder:
                 setattr(self, field, np.concatenate([getattr(self, field), np.zeros(column)]))
         self.columns[plain(key[0]), key[1]] = column
         self._scales = None
-        if self.values is not None:
-            self.values.add_column()
         if key[1] is None:
             self._numbers[column] = 1.0
         else:
@@ -204,9 +201,8 @@ class RecordEncoder:
         """
         if view == "thermometer":
             return self._thermometer(rows, width)
-        if view == "values" and self.values is not None:
-            plain_codes = self.encode(rows, len(self.columns) + 1).numpy()
-            return torch.from_numpy(self.values.encode(rows, plain_codes, width))
+        if view == "values":
+            return self._with_values(rows, width)
         mean, scale = self._scaling()
         codes = np.zeros((len(rows), width))
         codes[:, 0] = 1.0
@@ -231,6 +227,20 @@ class RecordEncoder:
         bits = plain_codes[:, 1:][:, numbers, None] > _THRESHOLDS  # (B, numbers, 7)
         places = starts[numbers][:, None] + np.arange(len(_THRESHOLDS))
         codes[:, places] = (bits - _ABOVE) / np.sqrt(_ABOVE * (1 - _ABOVE))
+        return torch.from_numpy(codes[:, :width])
+
+    def _with_values(self, rows: Sequence[Array], width: int) -> Tensor:
+        known = len(self.columns)
+        plain_codes = self.encode(rows, known + 1).numpy()
+        numbers = self._numbers[:known] > 0
+        sizes = np.where(numbers, 1 + PLACES, 1)
+        starts = 1 + np.cumsum(sizes) - sizes
+        codes = np.zeros((len(rows), max(width, int(sizes.sum()) + 1)))
+        codes[:, 0] = 1.0
+        codes[:, starts] = plain_codes[:, 1:]
+        if self.values is not None:
+            places = starts[numbers][:, None] + 1 + np.arange(PLACES)
+            codes[:, places] = self.values.encode(rows, np.flatnonzero(numbers).tolist())
         return torch.from_numpy(codes[:, :width])
 
     def _scaling(self) -> tuple[Array, Array]:

@@ -1,4 +1,4 @@
-"""Values of numbers that come again, as columns of a code beside the standardised numbers."""
+"""Values of numbers that come again, as a few columns of a code beside the standardised number."""
 
 from collections.abc import Sequence
 
@@ -8,36 +8,30 @@ from numpy.typing import NDArray
 
 from streamlearn.state import StateTree
 
-__all__ = ["RecurringValues"]
+__all__ = ["PLACES", "RecurringValues"]
 
-_MOST = 256
-"""Values of one number that have a column, and that are remembered until they come again."""
+_DIGITS = 8
+PLACES = 2 * _DIGITS
+"""Columns that a number has for its values."""
+
+_MOST = _DIGITS**2
+"""Values of one number that are told apart, and that are remembered until they come again."""
 
 Array = NDArray[np.float64]
 
 
 class RecurringValues:
-    """Which places of a code the columns of records have, and which the values of numbers.
+    """Codes by which equal values of a number are near, whatever their neighbours are.
 
-    A value gets a place when it comes for the second time, so that numbers which never repeat, as
-    measurements mostly do not, cost none; of each number at most 256. Places are given in the order
-    in which columns and values come and never change, so what was stored goes on meaning the same.
+    The n-th value of a number that comes for the second time, counted from 0, is written as the two
+    digits of n to the base of 8, each one a 1/√2 among 8 columns. So two values have a product of 0
+    or 1/2, and each has one of 1 with itself. A value that came but once, as most measurements do,
+    and each after the 64th, is all zeros; what was given stays as it is.
     """
 
     def __init__(self) -> None:
-        self._columns: list[int] = []  # the place of each column
-        self._places: dict[tuple[int, float], int] = {}  # of (column, value)
-        self._once: list[dict[float, None]] = []  # of each column, those that came once, by age
-        self._given: list[int] = []  # how many values of each column have a place
-
-    def __len__(self) -> int:
-        return len(self._columns) + len(self._places)
-
-    def add_column(self) -> None:
-        """Give the next column its place."""
-        self._columns.append(len(self))
-        self._once.append({})
-        self._given.append(0)
+        self._numbers: dict[int, dict[float, int]] = {}  # n, by column and value
+        self._once: dict[int, dict[float, None]] = {}  # those that came once, by age
 
     def track(self, row: Array, there: NDArray[np.bool_]) -> None:
         """Look at the values of one raw row.
@@ -48,59 +42,46 @@ class RecurringValues:
         """
         for column in np.flatnonzero(there).tolist():
             value = float(row[column])
-            if self._given[column] >= _MOST or (column, value) in self._places:
+            numbers = self._numbers.setdefault(column, {})
+            if len(numbers) == _MOST or value in numbers:
                 continue
-            once = self._once[column]
+            once = self._once.setdefault(column, {})
             if value in once:
                 del once[value]
-                self._places[column, value] = len(self)
-                self._given[column] += 1
+                numbers[value] = len(numbers)
                 continue
             once[value] = None
             if len(once) > _MOST:
                 del once[next(iter(once))]
 
-    def encode(self, rows: Sequence[Array], codes: Array, width: int) -> Array:
-        """Codes with a 1 at the place of each value that has one, (B, width).
-
-        Args:
-            rows: raw ones.
-            codes: theirs in the view "standardised", (B, 1 + columns).
-            width: places beyond it are overlooked.
-        """
-        wide = np.zeros((len(rows), max(width, 1 + len(self))))
-        wide[:, 0] = codes[:, 0]
-        wide[:, 1 + np.array(self._columns, np.intp)] = codes[:, 1:]
+    def encode(self, rows: Sequence[Array], columns: Sequence[int]) -> Array:
+        """Codes (B, columns, `PLACES`) of what some columns of raw rows hold."""
+        codes = np.zeros((len(rows), len(columns), PLACES))
         for place, row in enumerate(rows):
-            for column, value in enumerate(row.tolist()):
-                found = self._places.get((column, value))
-                if found is not None:
-                    wide[place, 1 + found] = 1.0
-        return wide[:, :width]
+            for which, column in enumerate(columns):
+                if column >= len(row):
+                    continue
+                number = self._numbers.get(column, {}).get(float(row[column]))
+                if number is not None:
+                    first, second = divmod(number, _DIGITS)
+                    codes[place, which, [first, _DIGITS + second]] = 0.5**0.5
+        return codes
 
     def state_dict(self) -> StateTree:
-        """All places, and the values that came once."""
-        once = [(column, value) for column, own in enumerate(self._once) for value in own]
-        return {
-            "columns": torch.tensor(self._columns, dtype=torch.int64),
-            "places": _pairs(list(self._places), list(self._places.values())),
-            "once": _pairs(once, [0] * len(once)),
-        }
+        """The values (column, value) with a code in the order of these, and those without."""
+        return {"numbers": _pairs(self._numbers), "once": _pairs(self._once)}
 
     def load_state_dict(self, state: StateTree) -> None:
         """Restore that."""
-        self._columns = state["columns"].tolist()
-        self._once = [{} for _ in self._columns]
-        self._given = [0] * len(self._columns)
-        self._places = {}
-        for column, value, place in state["places"].tolist():
-            self._places[int(column), value] = int(place)
-            self._given[int(column)] += 1
-        for column, value, _ in state["once"].tolist():
-            self._once[int(column)][value] = None
+        self._numbers, self._once = {}, {}
+        for column, value in state["numbers"].tolist():
+            numbers = self._numbers.setdefault(int(column), {})
+            numbers[value] = len(numbers)
+        for column, value in state["once"].tolist():
+            self._once.setdefault(int(column), {})[value] = None
 
 
-def _pairs(keys: Sequence[tuple[int, float]], places: Sequence[int]) -> torch.Tensor:
-    """As rows (column, value, place) of float64, which holds each exactly."""
-    rows = [(column, value, place) for (column, value), place in zip(keys, places, strict=True)]
-    return torch.tensor(rows, dtype=torch.float64).reshape(-1, 3)
+def _pairs(values: dict[int, dict[float, int]] | dict[int, dict[float, None]]) -> torch.Tensor:
+    """As rows (column, value) of float64, which holds both exactly."""
+    rows = [(column, value) for column, own in values.items() for value in own]
+    return torch.tensor(rows, dtype=torch.float64).reshape(-1, 2)

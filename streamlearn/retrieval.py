@@ -144,7 +144,14 @@ def retrieve(
         )
     if trace is None and not (query.requires_grad and torch.is_grad_enabled()):
         context = Context(
-            memory, kernel, forgetting or Forgetting(), pool or ScratchPool(), None, without, True
+            memory,
+            kernel,
+            forgetting or Forgetting(),
+            pool or ScratchPool(),
+            None,
+            without,
+            turned=True,
+            single=len(query) == 1,
         )
         return _forward(context, query, keep=False)[0]
     anchor = query.new_empty(0, requires_grad=True)  # a first layer's query needs no gradient
@@ -156,6 +163,7 @@ def retrieve(
         trace,
         without,
         turned=not query.requires_grad,
+        single=len(query) == 1,
     )
     output: Tensor = _Retrieve.apply(query, anchor, context)
     return output
@@ -172,11 +180,14 @@ class Context:
     trace: Trace | None
     without: Tensor | None = None
     turned: bool = False
+    single: bool = False
 
     def blocks(self) -> closing[Generator[Block, None, None]]:
         """The memory's blocks, or parts of them, in order."""
         return closing(
-            self.memory.tiles(born=self.forgetting.active, norms=self.kernel.kind == "rbf")
+            self.memory.tiles(
+                born=self.forgetting.active, norms=self.kernel.kind == "rbf", single=self.single
+            )
         )
 
     def query_side(self, query: Tensor) -> tuple[Tensor, Tensor]:

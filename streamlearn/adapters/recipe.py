@@ -73,8 +73,10 @@ def others(
         layer: as it was given; a layer of one's own stays alone, but for `learner.members`.
         regression: whether targets are numbers.
     """
-    alone = layer is not None and getattr(settings.learner, "members", 1) == 1
-    return [] if alone else companions(settings, regression=regression)
+    members = getattr(settings.learner, "members", 1)
+    if layer is None and members == 1:
+        return companions(settings, regression=regression)
+    return companions(settings, regression=regression)[: members - 1] if members > 1 else []
 
 
 def _section(given: Section) -> dict[str, Any]:

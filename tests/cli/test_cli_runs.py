@@ -90,6 +90,7 @@ def test_inspect_shows_each_layer_and_what_the_commit_says(
         "dead": 0,
         "bytes": 600 * 40,
         "dtype": "float32",
+        "keys": "float32",
         "row_bytes": 40,
         "blocks": 2,
         "block_rows": 512,

@@ -68,12 +68,15 @@ class Kinds:
         if isinstance(place, int):
             if stat.S_ISDIR(os.fstat(place).st_mode):
                 return f"{name} of a directory"
+            if place not in self._open:
+                return f"{name} of another file"
             place = self._open[place]
         words = re.sub(r"\d+", "#", "/".join(place.parts[-2:]))
         return f"{name} of {re.sub('^(key|weight|value|born)/', 'column/', words)}"
 
-    def opened(self, path: Path, descriptor: int) -> None:
+    def opened(self, path: Path, descriptor: int | None) -> None:
         """Note that a file was opened."""
+        assert descriptor is not None
         self._open[descriptor] = path
 
 
