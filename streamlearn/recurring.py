@@ -15,7 +15,10 @@ PLACES = 2 * _DIGITS
 """Columns that a number has for its values."""
 
 _MOST = _DIGITS**2
-"""Values of one number that are told apart, and that are remembered until they come again."""
+"""Values of one number that are told apart."""
+
+_ONCE = 1024
+"""Values of one number that are remembered until they come again; the oldest are forgotten."""
 
 Array = NDArray[np.float64]
 
@@ -49,9 +52,11 @@ class RecurringValues:
             if value in once:
                 del once[value]
                 numbers[value] = len(numbers)
+                if len(numbers) == _MOST:
+                    once.clear()
                 continue
             once[value] = None
-            if len(once) > _MOST:
+            if len(once) > _ONCE:
                 del once[next(iter(once))]
 
     def encode(self, rows: Sequence[Array], columns: Sequence[int]) -> Array:

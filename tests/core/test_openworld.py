@@ -185,6 +185,40 @@ def test_features_are_standardised_by_all_that_came_so_far() -> None:
     assert not code[:, 2:].any()
 
 
+def test_values_that_come_again_are_near_to_themselves_alone() -> None:
+    encoder = RecordEncoder(values=True)
+    given = [{"id": float(n % 80), "kind": "x", "noise": n / 7} for n in range(240)]
+    rows = [encoder.read(record, add=True) for record in given]
+    assert encoder.width_of("values") == 1 + 17 + 1 + 17
+    encoder.track(rows[:80])
+    plain, codes = encoder.encode(rows[:80], 4), encoder.encode(rows[:80], 40, "values")
+    assert torch.equal(codes[:, [0, 1, 18, 19]], plain)
+    assert not codes[:, 2:18].any()  # none came twice
+    encoder.track(rows[80:])
+    codes = encoder.encode(rows[:80], 40, "values")
+    assert not codes[:, 20:].any()  # measurements have no codes
+    alike = codes[:, 2:18] @ codes[:, 2:18].T
+    torch.testing.assert_close(alike[:64, :64].diagonal(), torch.ones(64, dtype=torch.float64))
+    alike.fill_diagonal_(0)
+    assert alike.max() < 0.51  # another value
+    assert not codes[64:, 2:18].any()  # there is no code left for them
+
+
+def test_values_without_a_code_and_with_one_are_saved() -> None:
+    chosen = settings(network={"hidden": 0})
+    others = companions(chosen, regression=True)
+    learner = OpenLearner(chosen, regression=True, warmup=8, others=others)
+    given = [({"id": n % 7, "x": n / 3}, float(n % 7)) for n in range(40)]
+    for x, y in given[:10]:
+        learner.learn([x], [y])
+    other = OpenLearner.from_bytes(*learner.to_bytes())[0]
+    for one in (learner, other):
+        for x, y in given[10:]:
+            one.learn([x], [y])
+    assert other.to_bytes() == learner.to_bytes()
+    assert abs(learner.answer([{"id": 3, "x": 12.0}])[0] - 3) < 0.5
+
+
 @pytest.mark.parametrize("missing", [None, math.nan, math.inf, -math.inf, 1e200, 10**400])
 def test_a_missing_feature_is_its_mean(missing: Any) -> None:
     encoder = RecordEncoder()
