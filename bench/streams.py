@@ -209,8 +209,8 @@ def write(path: Path, report: Path) -> None:
         "SEA and Agrawal go through four concepts, RandomRBFDrift moves all the time. One seed.",
         "",
         "Prequential accuracy in percent: each sample is predicted, scored, learnt. The settings "
-        "of `GrowingClassifier` are its defaults, the same for all streams. They were chosen on the "
-        "first 3,000 samples of these streams, and again once Agrawal had been seen at full "
+        "of `GrowingClassifier` are its defaults, the same for all streams. They were chosen on "
+        "the first 3,000 samples of these streams, and again once Agrawal had been seen at full "
         "length, so its figure flatters (docs/decisions/019); river's learners have theirs. "
         "Those of `GrowingRegressor` were chosen on these two sets, Friedman and Planes2D. Speed "
         "is the harmonic mean over the streams. A stream that not all learners have gone through "
