@@ -24,7 +24,7 @@ from streamlearn.losses import Loss
 from streamlearn.memory import Memory, accumulation_dtype
 from streamlearn.models import Model, NetworkModel, ScaledModel
 from streamlearn.records import RecordEncoder, View
-from streamlearn.settings import LearnerSettings
+from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree
 from streamlearn.tasks import Classes, Outputs
 from streamlearn.tiers import Tiers
@@ -66,18 +66,19 @@ def companions(
 
     Args:
         settings: of the first network; all but the layer, and a decay where there is none, are the
-            others' too.
+            others' too. With rehearsal no network has a decay: its tuples are of no age.
         regression: whether targets are numbers.
     """
     sections = settings.model_dump()
     if regression:
-        return [("values", LearnerSettings.model_validate(sections | {"layer": _VALUES}))]
+        return [("values", settings_of(sections | {"layer": _VALUES}))]
     optimizer = dict(sections["optimizer"])
-    optimizer["decay"] = optimizer["decay"] or 1 - (1 - _FADE) ** settings.learner.batch
+    if not optimizer["decay"] and not getattr(settings.learner, "rehearsal", 0):
+        optimizer["decay"] = 1 - (1 - _FADE) ** settings.learner.batch
     fading = sections | {"optimizer": optimizer}
     return [
-        ("thermometer", LearnerSettings.model_validate(fading | {"layer": _STEPS})),
-        ("standardised", LearnerSettings.model_validate(fading | {"layer": _WIDE})),
+        ("thermometer", settings_of(fading | {"layer": _STEPS})),
+        ("standardised", settings_of(fading | {"layer": _WIDE})),
     ]
 
 

@@ -664,8 +664,9 @@ class MemorySettings(Settings):
         None,
         ge=512,
         multiple_of=512,
-        description="tuples in a block, which is a shard on disk; by their width if not given "
-        "[tuples]; more: fewer, larger files, and more bytes written again at a commit",
+        description="tuples in a block, which is a shard on disk; by their width if not given; "
+        "below 32,768 it changes last bits of answers to single samples [tuples]; more: fewer, "
+        "larger files, and more bytes written again at a commit",
     )
     rows: OptionalInt = Field(
         None,

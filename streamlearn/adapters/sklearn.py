@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from streamlearn.openworld import OpenLearner
 from streamlearn.records import plain
 
-from .recipe import Section, recipe
+from .recipe import Section, others, recipe
 
 __all__ = ["GrowingClassifier", "GrowingRegressor"]
 
@@ -51,7 +51,12 @@ class _Growing(BaseEstimator):  # type: ignore[misc]
             regression=self._regression,
             dtype="float64",  # as scikit-learn computes: answers must not depend on the batch
         )
-        self.model_ = OpenLearner(settings, regression=self._regression, warmup=self.warmup)
+        # One network unless more are asked for: whole tables in batches need no quick starters.
+        several = getattr(settings.learner, "members", 1) > 1
+        beside = others(settings, self.layer, regression=self._regression) if several else []
+        self.model_ = OpenLearner(
+            settings, regression=self._regression, warmup=self.warmup, others=beside
+        )
 
     def _samples(self, X: Any, y: Any, *, reset: bool) -> tuple[Any, NDArray[Any]]:
         rows, targets = validate_data(

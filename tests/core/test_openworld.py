@@ -381,6 +381,19 @@ def test_a_budget_holds_while_records_bring_more_features_and_classes(
     assert other.to_bytes() == learner.to_bytes()
 
 
+def test_further_networks_forget_slowly_unless_stored_samples_are_rehearsed() -> None:
+    chosen = settings(network={"hidden": 0})
+    decays = [own.optimizer.decay for _, own in companions(chosen, regression=False)]
+    assert decays == pytest.approx([1.25e-4] * 2, rel=1e-9)
+    rehearsing = chosen.learner.model_copy(update={"rehearsal": 4})
+    chosen = chosen.model_copy(update={"learner": rehearsing})
+    others = companions(chosen, regression=False)
+    assert [own.optimizer.decay for _, own in others] == [0, 0]
+    learner = OpenLearner(chosen, warmup=8, others=others)
+    learn(learner, samples(40))
+    assert len(learner.memories()) == 3
+
+
 def test_records_that_grow_too_wide_for_a_budget_are_refused_and_nothing_is_lost() -> None:
     learner = OpenLearner(settings("softmax", memory={"budget": 40_000}), warmup=4)
     learn(learner, samples(50))
