@@ -161,7 +161,7 @@ def test_memory_that_river_counts_is_that_of_the_tuples() -> None:
         model.learn_one(x, y)
         sizes.append(model._raw_memory_usage)
     rest = 15 * 4 + 4 + 8 + 8
-    assert sizes[-1] - sizes[-2] == (16 * 4 + rest) + (64 * 4 + rest)  # two networks
+    assert sizes[-1] - sizes[-2] == 2 * (16 * 4 + rest) + (64 * 4 + rest)  # three networks
 
 
 def test_streams_of_river_feed_it() -> None:
