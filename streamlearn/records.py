@@ -216,32 +216,38 @@ class RecordEncoder:
         return torch.from_numpy(codes)
 
     def _thermometer(self, rows: Sequence[Array], width: int) -> Tensor:
-        known = len(self.columns)
-        plain_codes = self.encode(rows, known + 1).numpy()
-        numbers = self._numbers[:known] > 0
-        sizes = np.where(numbers, len(_THRESHOLDS), 1)
-        starts = 1 + np.cumsum(sizes) - sizes
-        codes = np.zeros((len(rows), max(width, int(sizes.sum()) + 1)))
-        codes[:, 0] = 1.0
-        codes[:, starts[~numbers]] = plain_codes[:, 1:][:, ~numbers]
-        bits = plain_codes[:, 1:][:, numbers, None] > _THRESHOLDS  # (B, numbers, 7)
+        codes, plain_codes, numbers, starts = self._laid_out(rows, width, len(_THRESHOLDS))
+        bits = plain_codes[:, numbers, None] > _THRESHOLDS  # (B, numbers, 7)
         places = starts[numbers][:, None] + np.arange(len(_THRESHOLDS))
         codes[:, places] = (bits - _ABOVE) / np.sqrt(_ABOVE * (1 - _ABOVE))
         return torch.from_numpy(codes[:, :width])
 
     def _with_values(self, rows: Sequence[Array], width: int) -> Tensor:
-        known = len(self.columns)
-        plain_codes = self.encode(rows, known + 1).numpy()
-        numbers = self._numbers[:known] > 0
-        sizes = np.where(numbers, 1 + PLACES, 1)
-        starts = 1 + np.cumsum(sizes) - sizes
-        codes = np.zeros((len(rows), max(width, int(sizes.sum()) + 1)))
-        codes[:, 0] = 1.0
-        codes[:, starts] = plain_codes[:, 1:]
+        codes, plain_codes, numbers, starts = self._laid_out(rows, width, 1 + PLACES)
+        codes[:, starts[numbers]] = plain_codes[:, numbers]
         if self.values is not None:
             places = starts[numbers][:, None] + 1 + np.arange(PLACES)
             codes[:, places] = self.values.encode(rows, np.flatnonzero(numbers).tolist())
         return torch.from_numpy(codes[:, :width])
+
+    def _laid_out(
+        self, rows: Sequence[Array], width: int, size: int
+    ) -> tuple[Array, Array, NDArray[np.bool_], NDArray[np.intp]]:
+        """Codes in which a number has so many columns, zeros so far, and a category one.
+
+        Returns:
+            The codes (B, at least `width`), the standardised ones (B, columns), which columns are
+            numbers, and where each begins.
+        """
+        known = len(self.columns)
+        plain_codes = self.encode(rows, known + 1).numpy()[:, 1:]
+        numbers = self._numbers[:known] > 0
+        sizes = np.where(numbers, size, 1)
+        starts = 1 + np.cumsum(sizes) - sizes
+        codes = np.zeros((len(rows), max(width, int(sizes.sum()) + 1)))
+        codes[:, 0] = 1.0
+        codes[:, starts[~numbers]] = plain_codes[:, ~numbers]
+        return codes, plain_codes, numbers, starts
 
     def _scaling(self) -> tuple[Array, Array]:
         """What is subtracted from each column, and what the rest is multiplied with."""
