@@ -411,7 +411,6 @@ def _temperatures() -> list[Row]:
             (*base, f"layer.temperature={temperature}"),
             (_value_rates(*((rate, rate) for rate in rates[temperature])),),
             trial_samples=5000,
-            samples=20_000,
         )
         for temperature in (1, 10, 30)
     ]
@@ -480,7 +479,6 @@ def _transformers() -> list[Row]:
                 ("learner.batch=32 learner.lr*=0.7",),
             ),
             trial_samples=2_500,
-            samples=10_000,
             claim=48.4,
             source=PAPER,
         ),
@@ -501,7 +499,6 @@ def _transformers() -> list[Row]:
                 ("learner.batch=32 learner.lr*=0.7",),
             ),
             trial_samples=2_500,
-            samples=10_000,
             claim=54.4,
             source=PAPER,
         ),
