@@ -15,6 +15,8 @@ from .page import SIDE_BY_SIDE, Page, facts_in, rule, side_by_side
 __all__ = ["classes"]
 
 _NAME, _BAR = 16, 24
+_FIGURE = 26
+"""Columns of a figure's name and value, before its formula."""
 _SEEN = 3
 """The last drifts and arrivals that are named."""
 
@@ -88,8 +90,9 @@ def _matrix(page: Page, width: int, room: int) -> list[Text]:
     figures = [(name, percent(summary.get(key), 1)) for name, key in CONTINUAL]
     below = facts_in(figures, width)
     free = room - len(lines)
-    if free >= len(rows) + len(CONTINUAL):  # room for formulas, a line each
-        below = [_figure(page, name, percent(summary.get(key), 1), FORMULAS[key], width)
+    if free >= len(rows) + len(CONTINUAL):  # room for a line each, with the formulas if all fit
+        formulas = all(len(FORMULAS[key]) + _FIGURE <= width for _, key in CONTINUAL)
+        below = [_figure(name, percent(summary.get(key), 1), FORMULAS[key] if formulas else "")
                  for name, key in CONTINUAL]  # fmt: skip
     most = max(0, free - len(below))
     first = max(0, len(rows) - most)
@@ -107,10 +110,10 @@ def _shade(value: float) -> str:
     return "green" if value >= 0.7 else "yellow" if value >= 0.3 else "red"
 
 
-def _figure(page: Page, name: str, value: str, formula: str, width: int) -> Text:
+def _figure(name: str, value: str, formula: str) -> Text:
     line = styled(f"{name:<17} ", "dim")
     line.append(f"{value:>6}  ", "bold")
-    return line.append(formula, "dim") if len(formula) + 26 <= width else line
+    return line.append(formula, "dim")
 
 
 def _changes(page: Page, width: int) -> list[Text]:

@@ -12,7 +12,7 @@ from .page import Page, facts_in, rule
 
 __all__ = ["layers"]
 
-_TALLEST = 8
+_TALLEST = 16
 """Lines of the chart of a layer at the most."""
 
 
@@ -28,10 +28,11 @@ def layers(page: Page, width: int, room: int) -> list[Text]:
     names = max(5, *(cell_len(clean(name)) for name, _ in known))
     names = min(names, max(5, width // 4))
     most = most_rows(page)
-    head = f"{'layer':<{names}} {'tuples':>12} {'bytes':>10} {'a tuple':>8} {'dead':>8}"
-    lines.append(styled(head + ("  of its rows" if most else "  growth"), "dim"))
-    free = room - len(lines) - len(foot)
+    head = f"{'layer':<{names}} {'tuples':>12} {'bytes':>10} {'a tuple':>9} {'dead':>8}"
+    free = room - len(lines) - 1 - len(foot)
     each = max(1, free // len(known))
+    beside = "of its rows" if most else "growth" if each < 3 else ""
+    lines.append(styled(f"{head}  {beside}".rstrip(), "dim"))
     shown = known if len(known) <= free else known[: max(0, free - 1)]
     for name, layer in shown:
         lines.append(_row(page, name, layer, names, width, most, spark=each < 3))
@@ -52,7 +53,7 @@ def _row(
 ) -> Text:
     line = styled(set_cell_size(page.text(name).plain, names))
     each = size(layer.bytes / layer.tuples) if layer.tuples else size(None)
-    line.append(f" {count(layer.tuples):>12} {size(layer.bytes):>10} {each:>8}")
+    line.append(f" {count(layer.tuples):>12} {size(layer.bytes):>10} {each:>9}")
     line.append(f" {count(page.model.dead.get(name)):>8}  ")
     free = width - cell_len(line.plain)
     if most:

@@ -16,6 +16,9 @@ __all__ = ["FEW_LINES", "SHORT_PLOT", "bound", "checkpoint_age", "memory", "most
 SHORT_PLOT, FEW_LINES = 4, 3
 """The least lines of a plot, and of a list of events."""
 
+_TALLEST = 12
+"""Lines of the chart of a layer at the most."""
+
 
 def memory(page: Page, width: int, room: int, tall: bool = False) -> list[Text]:
     """A line a layer, then where bytes are, and what is saved.
@@ -44,7 +47,7 @@ def memory(page: Page, width: int, room: int, tall: bool = False) -> list[Text]:
         line = styled("nothing grows; the learner takes ", "dim")
         lines.append(line.append(size(model.learner_bytes)))
     rows = layers if len(layers) <= shown else layers[: max(0, shown - 1)]
-    chart = min(5, free // len(layers) - 1) if tall and layers else 0
+    chart = min(_TALLEST, free // len(layers) - 1) if tall and layers else 0
     for name, layer in rows:
         lines.append(_layer(page, name, layer, names, width, spark=chart < 1))
         if chart >= 1:

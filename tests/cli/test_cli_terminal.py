@@ -1,18 +1,17 @@
 """The dashboard on a real pseudo-terminal."""
 
-import fcntl
 import os
 import pty
 import re
 import signal
-import struct
 import subprocess
-import termios
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.pseudoterminal import Terminal
 
 Program = Callable[..., "subprocess.Popen[bytes]"]
 Until = Callable[[Callable[[], bool]], None]
@@ -20,46 +19,11 @@ Until = Callable[[Callable[[], bool]], None]
 ENTER, LEAVE, SHOW_CURSOR = "\x1b[?1049h", "\x1b[?1049l", "\x1b[?25h"
 
 
-class Terminal:
-    """A terminal of 80 by 24 that remembers what was written to it."""
-
-    def __init__(self) -> None:
-        self.master, self.slave = pty.openpty()
-        fcntl.ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 80, 0, 0))
-        self.data = bytearray()
-        self.thread = threading.Thread(target=self._read, daemon=True)
-        self.thread.start()
-
-    def _read(self) -> None:
-        while True:
-            try:
-                data = os.read(self.master, 65536)
-            except OSError:  # how Linux says that the last program left
-                return
-            if not data:
-                return
-            self.data += data
-
-    def text(self) -> str:
-        return self.data.decode(errors="replace")
-
-    def hang_up_after(self, child: "subprocess.Popen[bytes]") -> int:
-        code = child.wait(60)
-        if self.slave >= 0:
-            os.close(self.slave)
-            self.slave = -1
-        self.thread.join(10)
-        return code
-
-
 @pytest.fixture
 def terminal() -> Iterator[Terminal]:
     terminal = Terminal()
     yield terminal
-    if terminal.slave >= 0:
-        os.close(terminal.slave)
-    terminal.thread.join(10)
-    os.close(terminal.master)
+    terminal.close()
 
 
 def on(terminal: Terminal, program: Program, *words: str, **env: str) -> "subprocess.Popen[bytes]":
