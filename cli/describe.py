@@ -1,6 +1,7 @@
 """Events in words: the one line each that plain output and the dashboard's list of events show."""
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from streamlearn.events import (
@@ -69,7 +70,12 @@ FORMULAS = {
 
 def are_numbers(metrics: Mapping[str, float | None]) -> bool:
     """Whether metrics are of answers that are numbers, not classes."""
-    return any(name.endswith("mae") for name in metrics)
+    return _name_numbers(tuple(metrics))
+
+
+@lru_cache(maxsize=64)
+def _name_numbers(names: tuple[str, ...]) -> bool:
+    return any(name.endswith("mae") for name in names)  # asked at every step of a run
 
 
 def drift_sizes(before: float, after: float) -> str:

@@ -4,6 +4,7 @@ import math
 import re
 import time as clock_time
 import unicodedata
+from functools import lru_cache
 
 __all__ = [
     "clean",
@@ -94,6 +95,7 @@ def span(seconds: float | None) -> str:
     return f"{seconds:.2f} s" if seconds < 1 else f"{seconds:.1f} s"
 
 
+@lru_cache(maxsize=1024)
 def layer_title(name: str) -> str:
     """A layer's name without the number that a network made wider gives it on the disk.
 
