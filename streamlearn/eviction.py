@@ -22,7 +22,7 @@ from streamlearn.merging import least_missed, projected
 
 __all__ = ["Eviction", "Plan", "Policy", "levelled"]
 
-Policy = Literal["oldest", "balanced", "least", "merge"]
+Policy = Literal["oldest", "newest", "balanced", "least", "merge"]
 
 _ROW_BYTES = 16
 _LOG = 64
@@ -37,11 +37,13 @@ _NONE: NDArray[np.int64] = np.zeros(0, np.int64)
 class Plan(NamedTuple):
     """Where new tuples go: rows (n,) in ascending order, of which the first `taken` are there.
 
-    live: how many of those have tuples, which go. merged: rows of these whose tuples are projected
-    on others, and into: on which.
+    start: the first of the new samples that are stored, n in their order. live: how many of those
+    rows have tuples, which go. merged: rows of these whose tuples are projected on others, and
+    into: on which.
     """
 
     rows: NDArray[np.int64]
+    start: int
     taken: int
     live: int
     merged: NDArray[np.int64] = _NONE
@@ -51,23 +53,24 @@ class Plan(NamedTuple):
 class Eviction:
     """The most samples whose tuples memories keep, and which go when new ones come.
 
-    balanced: those of the classes that have most, new ones counted, of each the oldest. least:
-    those of the least c(n)·‖ṽ‖ in the last of the memories. merge: those that are missed least once
-    they are projected on their nearest ones, see `merging`. Samples of the same step go in the
-    order of their rows; rows without tuples are taken first.
+    newest: the new ones, so that what layers answer changes no more once they are full. balanced:
+    those of the classes that have most, new ones counted, of each the oldest. least: those of the
+    least c(n)·‖ṽ‖ in the last of the memories. merge: those that are missed least once they are
+    projected on their nearest ones, see `merging`. Samples of the same step go in the order of
+    their rows; rows without tuples are taken first.
 
     Args:
         memories: in the order of the forward pass, with their starting rows, which stay and count;
             each stores one tuple a sample. For "balanced" the first has the note "target".
         rows: the most rows that each is to have.
-        policy: "balanced", "least" or "merge".
+        policy: "newest", "balanced", "least" or "merge".
         momentum: μ of the last memory's layer.
         decay: γ of it.
         layers: of the memories, in their order; for "merge" alone.
 
     Attributes:
         written: samples that ever had tuples.
-        left: of these, those that went for others.
+        left: those that went for others, or came when there was no room.
 
     Raises:
         ConfigError: no room beside the starting rows, or for what is there.
@@ -134,7 +137,7 @@ class Eviction:
             yield int(rows[low]), int(rows[high]) + 1
 
     def plan(self, given: Sequence[Checked], step: int) -> Plan:
-        """Where new samples' tuples go; the last `size` of them, if there are more.
+        """Where new samples' tuples go: of more than there can be room for, the last.
 
         Args:
             given: of each memory, as many.
@@ -158,10 +161,13 @@ class Eviction:
                 "are not those of the same samples; set memory.policy=oldest"
             )
         self._look()
-        count, stored = min(counts.pop(), self.size), lengths.pop()
+        new, stored = counts.pop(), lengths.pop()
+        count = min(new, self.size)
         more = min(self.rows - stored, count)
         dead = np.flatnonzero(self._born[self.first : stored] == DEAD)[: count - more] + self.first
-        wanted = count - more - len(dead)
+        wanted, start = count - more - len(dead), new - count
+        if self.policy == "newest":
+            wanted = start = 0
         taken, merged, into = dead, _NONE, _NONE
         if wanted and self.policy == "merge":
             live = np.flatnonzero(self._born[:stored] >= 0)
@@ -170,17 +176,17 @@ class Eviction:
             if into[0] < 0:
                 merged = into = _NONE
         elif wanted:
-            new = given[0].notes.get("target") if self.policy == "balanced" else None
+            classes = given[0].notes.get("target") if self.policy == "balanced" else None
             going = (
                 self._least(stored, wanted, step)
-                if new is None
-                else self._most(stored, wanted, new.cpu().numpy()[-count:])
+                if classes is None
+                else self._most(stored, wanted, classes.cpu().numpy()[start:])
             )
             taken = np.sort(np.concatenate([dead, going]))
         for memory in self.memories:
             memory.dropped(self.first, stored)  # whether that can be read
         rows = np.concatenate([taken, np.arange(stored, stored + more)])
-        return Plan(rows, len(taken), wanted, merged, into)
+        return Plan(rows, start, len(taken), wanted, merged, into)
 
     def staying(self, rows: int, step: int) -> torch.Tensor:
         """The rows that would stay if so many were the most, (n,) int64, in ascending order.
@@ -201,6 +207,8 @@ class Eviction:
             going = self._most(stored, wanted, _NONE)
         elif wanted and self.policy == "least":
             going = self._least(stored, wanted, step + 1)
+        elif wanted and self.policy == "newest":
+            going = self._first_of(live[::-1], -self._born, wanted)
         elif wanted:
             going = self._first_of(live, self._born, wanted)
         rest = np.setdiff1d(live, going, assume_unique=True)
@@ -215,14 +223,14 @@ class Eviction:
     def put(self, plan: Plan, given: Sequence[Checked], born: int) -> None:
         """Store new tuples where `plan` said; nothing may have been stored since."""
         count, taken = len(plan.rows), plan.taken
+        stop, refused = plan.start + count, len(given[0].key) - count
         rows = torch.from_numpy(plan.rows)
         for layer in self.layers if len(plan.merged) else ():
             pair = torch.from_numpy(plan.merged), torch.from_numpy(plan.into)
             sums = projected(layer.memory, layer.forgetting, *pair, layer.kernel)
             layer.memory.rewrite(sums.rows, weight=sums.weight, value=sums.value)
         for memory, checked in zip(self.memories, given, strict=True):
-            most = len(checked.key)
-            part = checked.part(most - count, most)
+            part = checked.part(plan.start, stop)
             if taken:
                 old = part.part(0, taken)
                 notes = {
@@ -242,14 +250,14 @@ class Eviction:
             if taken < count:
                 memory.append_checked(part.part(taken, count), born)
         if count:
-            self._log.append((self.written + len(given[0].key) - count, plan.rows))
-        self.written += len(given[0].key)
-        self.left += plan.live + len(given[0].key) - count
+            self._log.append((self.written + plan.start, plan.rows))
+        self.written += stop
+        self.left += plan.live + refused
         self._born[plan.rows] = born
         self._dead = self._count_dead()
         if self.policy == "balanced":
             target = given[0].notes.get("target")
-            self._rank[plan.rows] = 0 if target is None else target.cpu().numpy()[-count:]
+            self._rank[plan.rows] = 0 if target is None else target.cpu().numpy()[plan.start :]
         else:
             self.touch(rows)
 

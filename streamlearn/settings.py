@@ -681,11 +681,12 @@ class MemorySettings(Settings):
         description="memory of the whole learner, encoder, parameters, sums and tuples, such as "
         "64MiB; it says memory.rows [bytes]; more: remembers longer",
     )
-    policy: Literal["oldest", "balanced", "least", "merge"] = Field(
+    policy: Literal["oldest", "newest", "balanced", "least", "merge"] = Field(
         "oldest",
-        description="whose tuples go once there is no room: the oldest samples'; those of the "
-        "classes that have most, of each the oldest; those that count for least; or those that are "
-        "missed least once they are merged into their nearest ones",
+        description="whose tuples go once there is no room: the oldest samples'; the newest, so "
+        "that none come in and layers stay as they are; those of the classes that have most, of "
+        "each the oldest; those that count for least; or those that are missed least once they are "
+        "merged into their nearest ones",
     )
     keys: Literal["plain", "int8"] = Field(
         "plain",

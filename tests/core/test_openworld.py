@@ -337,7 +337,7 @@ def test_networks_share_a_budget_and_are_counted_together() -> None:
 @hypothesis.settings(max_examples=5, deadline=None)
 @given(
     kind=st.sampled_from(("softmax", "rbf", "rehearsal")),
-    policy=st.sampled_from(("oldest", "balanced", "least", "merge")),
+    policy=st.sampled_from(("oldest", "newest", "balanced", "least", "merge")),
     budget=st.integers(120_000, 250_000),
     parts=st.lists(
         st.tuples(st.integers(1, 30), st.sampled_from((3, 14, 17, 70)), st.integers(1, 18)),

@@ -38,7 +38,7 @@ def bounded(policy: str, budget: int, **training: Any) -> Any:
 
 @settings(max_examples=8, deadline=None)
 @given(
-    policy=st.sampled_from(("oldest", "balanced", "least", "merge")),
+    policy=st.sampled_from(("oldest", "newest", "balanced", "least", "merge")),
     training=st.sampled_from(REHEARSALS),
     budget=st.integers(6_000, 20_000),
     parts=st.lists(st.integers(1, 30), min_size=4, max_size=10),
@@ -115,6 +115,24 @@ def test_balanced_keeps_what_is_rare_and_least_what_counts() -> None:
         kept[policy] = torch.bincount(found, minlength=3)
     assert int(kept["oldest"].min()) == 0
     assert int(kept["balanced"].max() - kept["balanced"].min()) <= 1
+
+
+def test_newest_lets_none_in_once_there_is_no_room() -> None:
+    features, targets = blobs(400)
+    model, half = bounded("newest", 9_000), bounded("newest", 9_000)
+    feed(model, features, targets)
+    feed(half, features[:200], targets[:200])
+    room = model.bounds()["rows"] - 16
+    assert 0 < room < 200
+    assert model.bounds()["left"] == 400 - room
+    for name, memory in model.memories().items():
+        found = memory.gather(torch.arange(16, len(memory)), ("sample",))["sample"]
+        assert torch.equal(found, torch.arange(room))
+        same = zip(memory.host_blocks(), half.memories()[name].host_blocks(), strict=True)
+        for block, other in same:
+            assert {k: v.tobytes() for k, v in block.items()} == {
+                k: v.tobytes() for k, v in other.items()
+            }
 
 
 def filled(decay: float = 0.0, momentum: float = 0.0) -> WeightedSoftmax:
