@@ -249,6 +249,8 @@ class Explaining:
     def told(self, asked: Asked, *, top: int = 8) -> Explanation:
         """See `explain`."""
         learner = self._learner
+        if isinstance(self._source, KeptItems):
+            self._source.notes.clear()
         item = asked.read(self._source)
         seen = learner.see(item.features)
         if seen is None or not seen.queries:

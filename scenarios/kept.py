@@ -22,6 +22,7 @@ __all__ = ["KeptItems", "Thumbnails"]
 
 _ROWS = 1 << 16
 _CUT = "…"
+_STAND_IN = "thumbnails stand in for the data, for"
 
 
 class Thumbnails:
@@ -115,9 +116,9 @@ class KeptItems:
 
     def _gone(self, error: Exception | None = None) -> None:
         """Say once that thumbnails stand in."""
-        why = "some of it cannot be read any more" if error is None else str(error)
-        if not self.notes:
-            self.notes.append(f"thumbnails stand in for the data, for {why}")
+        if not any(note.startswith(_STAND_IN) for note in self.notes):
+            why = "some of it cannot be read any more" if error is None else str(error)
+            self.notes.append(f"{_STAND_IN} {why.partition(';')[0]}")
 
     def item(self, sample: int, *, held_out: bool) -> Item:
         """A sample of the data, or what its thumbnail says of it.

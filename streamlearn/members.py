@@ -323,7 +323,8 @@ def learn_together(
 ) -> list[NDArray[np.float64]]:
     """Let each member learn a batch by its own codes: all of them, or none.
 
-    Only the first keeps what is `beside` its tuples, see `NetworkModel.noting`. Each one's step waits, once it is sure not to refuse, for those of all after it.
+    Only the first keeps what is `beside` its tuples, see `NetworkModel.noting`. Each one's step
+    waits, once it is sure not to refuse, for those of all after it.
 
     Returns:
         What each answered before.

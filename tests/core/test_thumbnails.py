@@ -76,7 +76,7 @@ def are_of_their_samples(memory: Memory) -> list[int]:
         {"learner": {"revisit": "update"}},
         {"memory": {"rows": 22}},
         {"memory": {"rows": 22, "policy": "balanced"}},
-        {"layer": {"gate": 1.0}},
+        {"layer": {"kind": "softmax", "gate": 1.0}},
         {"network": {"output": "least-squares"}},
         {"memory": {"keys": "int8"}},
     ],
@@ -170,16 +170,16 @@ def test_a_record_that_fits_comes_back_and_others_are_cut(record: Any, room: int
 
 
 def test_records_keep_theirs_through_warm_up_widening_and_bytes() -> None:
-    def records(part: list[int]) -> list[dict[str, float]]:
-        wide = 3 if part[0] < 100 else 20
-        return [{f"x{i}": float((sample * (i + 3)) % 7) for i in range(wide)} for sample in part]
+    def record(sample: int) -> dict[str, float]:
+        wide = 3 if sample < 100 else 20
+        return {f"x{i}": float((sample * (i + 3)) % 7) for i in range(wide)}
 
     settings = {"learner": {"batch": 4, "dtype": "float64"}, "memory": {"thumbnails": 512}}
     one = OpenLearner(settings_of(settings), warmup=8)
     samples = [*range(40, 53), *range(100, 107)]
     for start in range(0, 20, 3):
         part = samples[start : start + 3]
-        one.learn(records(part), [f"class {sample % 2}" for sample in part], part)
+        one.learn([record(s) for s in part], [f"class {sample % 2}" for sample in part], part)
         if start == 3:  # in the warm-up
             one, _ = OpenLearner.from_bytes(one.to_bytes()[0])
     assert one.widened == 1
@@ -190,4 +190,4 @@ def test_records_keep_theirs_through_warm_up_widening_and_bytes() -> None:
             f"class {sample % 2}" for sample in samples
         ]
         kept = [json.loads(as_text(row)) for row in found[THUMBNAIL]]
-        assert kept == [record for s in samples for record in records([s])]
+        assert kept == [record(sample) for sample in samples]
