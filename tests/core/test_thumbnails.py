@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from streamlearn.blocks import THUMBNAIL
 from streamlearn.errors import ConfigError
 from streamlearn.learner import Learner
-from streamlearn.memory import DEAD, SAMPLE, THUMBNAIL, Memory
+from streamlearn.memory import DEAD, SAMPLE, Memory
 from streamlearn.openworld import OpenLearner
 from streamlearn.settings import settings_of
 from streamlearn.thumbnails import (

@@ -20,11 +20,12 @@ from typing import Any
 
 import torch
 
+from streamlearn.blocks import SAMPLE, THUMBNAIL
 from streamlearn.events import CheckpointSaved, Finished, Progress
-from streamlearn.memory import SAMPLE, THUMBNAIL
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage.verify import verify
+from streamlearn.streams import Stream
 from streamlearn.thumbnails import of_pictures
 
 STEPS = 50
@@ -86,13 +87,14 @@ def learn(run: Path, pipe: int) -> None:
 
 def without_thumbnail(session: Session) -> int:
     """How many live tuples have no thumbnail, or another than their sample's picture."""
-    dataset, missing = session._loop.stream.dataset, 0
+    stream, missing = session._loop.stream, 0
+    assert isinstance(stream, Stream)
     for memory in session._loop.learner.memories().values():
         kept = memory.gather(torch.arange(len(memory)), (SAMPLE, THUMBNAIL))
         rows = kept[SAMPLE] >= 0
         samples = kept[SAMPLE][rows].numpy()
         pictures = torch.cat(
-            [dataset.read(samples[i : i + 1]).features for i in range(len(samples))]
+            [stream.dataset.read(samples[i : i + 1]).features for i in range(len(samples))]
         )
         missing += int((kept[THUMBNAIL][rows] != of_pictures(pictures, 64)).any(-1).sum())
     return missing
