@@ -27,7 +27,6 @@ from streamlearn.streams.base import Dataset
 from streamlearn.streams.records import RecordStream, open_records
 from streamlearn.streams.splits import hold_out
 from streamlearn.tasks import Classes, Task
-from streamlearn.thumbnails import check_pictures
 from streamlearn.vit import patches_of
 
 from .schema import RECORD_KINDS, Scenario
@@ -188,7 +187,6 @@ def build_loop(scenario: Scenario, splits: Splits, stream: Stream | None = None)
         stream = build_stream(scenario, splits)
     settings = settled(scenario.learner_settings(), stream.total)
     _check_images(settings, splits.train.feature_shape)
-    check_pictures(settings.memory.thumbnails, splits.train.feature_shape)
     learner = Learner(splits.train.task, settings)
     learner.encoder.check(splits.train.feature_shape)
     evaluation = _evaluation(scenario, learner.task)

@@ -14,7 +14,7 @@ from streamlearn.learner import Learner
 from streamlearn.memory import Memory
 from streamlearn.recordlearner import RecordLearner
 from streamlearn.tasks import Outputs
-from streamlearn.thumbnails import as_picture, as_text, enlarged
+from streamlearn.thumbnails import as_picture, as_text, enlarged, is_picture
 
 from .sources import Item, ItemSource, Labels, ListedLabels, Pictures
 
@@ -37,7 +37,8 @@ class Thumbnails:
             memory for memory in learner.memories().values() if THUMBNAIL in memory.columns()
         ]
         self._room = learner.settings.memory.thumbnails or 0
-        self._shape = learner.input_shape or () if isinstance(learner, Learner) else ()
+        shape = learner.input_shape or () if isinstance(learner, Learner) else ()
+        self._shape = shape if is_picture(shape) else ()
 
     def __bool__(self) -> bool:
         return bool(self._memories)
@@ -66,7 +67,7 @@ class Thumbnails:
         return found
 
     def pictures(self, samples: Sequence[int]) -> Pictures:
-        """Pixels of those of the samples that have a thumbnail; none of records."""
+        """Pixels of those of the samples that have a thumbnail; none where samples are no pictures."""
         if not self._shape:
             return {}
         return {
@@ -75,7 +76,7 @@ class Thumbnails:
         }
 
     def texts(self, samples: Sequence[int]) -> dict[int, str]:
-        """JSON of those of the samples that have a thumbnail, cut ones end in "…"; of records."""
+        """JSON of those of the samples that have a thumbnail, cut ones end in "…"; no pictures."""
         if self._shape:
             return {}
         return {sample: as_text(kept) for sample, kept in self.of(samples).items()}

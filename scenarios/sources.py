@@ -164,7 +164,7 @@ class ItemSource(Protocol):
         ...
 
     def texts(self, samples: Sequence[int]) -> dict[int, str]:
-        """What samples are as JSON, those that are records and were kept."""
+        """What samples are as JSON, those that are no pictures and were kept."""
         ...
 
 
@@ -303,7 +303,7 @@ class SetItems:
         return found
 
     def texts(self, samples: Sequence[int]) -> dict[int, str]:
-        """None: pictures are no records."""
+        """None: the data is not read for that."""
         return {}
 
 

@@ -24,7 +24,7 @@ from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree
 from streamlearn.streams.base import Rows
 from streamlearn.tasks import Classes, Outputs, Task, task_from
-from streamlearn.thumbnails import of_pictures
+from streamlearn.thumbnails import of_samples
 
 __all__ = ["Learner", "Scores"]
 
@@ -228,7 +228,7 @@ class Learner:
         if self.input_shape is None:
             self.encoder.check(tuple(features.shape[1:]))
         if self.settings.memory.thumbnails is not None:  # refused before anything is held back
-            of_pictures(features, self.settings.memory.thumbnails)
+            of_samples(features, self.settings.memory.thumbnails)
         # Copies, since whoever feeds samples may use the same buffer for the next batch, and
         # contiguous, as they are restored: a sum's last bit can depend on the layout.
         features = features.cpu().clone(memory_format=torch.contiguous_format)
@@ -377,7 +377,7 @@ class Learner:
         if room is None or network is None:
             scores = model.learn(codes, targets, index)
         else:
-            with network.noting({LABEL: targets, THUMBNAIL: of_pictures(features, room)}):
+            with network.noting({LABEL: targets, THUMBNAIL: of_samples(features, room)}):
                 scores = model.learn(codes, targets, index)
         self.samples += len(codes)
         return scores

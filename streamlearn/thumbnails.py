@@ -1,4 +1,4 @@
-"""Thumbnails: a small picture, or the record as JSON, of each stored sample, beside its tuples.
+"""Thumbnails: a small picture, or the numbers or record as JSON, of each stored sample, beside its tuples.
 
 They are notes of a memory as the sample's number is, with the sample's label: so they are saved,
 resumed, dropped and compacted with the tuples, and nothing that is learnt or answered looks at
@@ -23,9 +23,10 @@ from streamlearn.records import Record, plain
 __all__ = [
     "as_picture",
     "as_text",
-    "check_pictures",
     "enlarged",
+    "is_picture",
     "of_pictures",
+    "of_samples",
     "of_texts",
     "picture_shape",
     "text_of",
@@ -44,31 +45,31 @@ def thumbnail_notes(
 
     Args:
         room: bytes of a thumbnail, its label not counted; None for none.
-        shape: of a picture, (channels, height, width); None for records.
+        shape: of a sample, of which only pictures have pixels; None for records.
         outputs: K, where targets are numbers; None where they are classes.
     """
     if room is None:
         return {}
     label = Column(None, "int64") if outputs is None else Column(outputs, "float64")
-    width = room if shape is None else math.prod(picture_shape(shape, room))
+    pixels = shape is not None and is_picture(shape)
+    width = math.prod(picture_shape(shape or (), room)) if pixels else room
     return {LABEL: label, THUMBNAIL: Column(width, "uint8")}
 
 
-def check_pictures(room: int | None, shape: Sequence[int]) -> None:
-    """Refuse samples of which no thumbnail can be made.
+def is_picture(shape: Sequence[int]) -> bool:
+    """Whether a sample of this shape is one: (1 or 3 channels, height, width)."""
+    return len(shape) == 3 and shape[0] in (1, 3)
 
-    Args:
-        room: bytes of a thumbnail; None for none.
-        shape: of a sample.
+
+def of_samples(features: Tensor, room: int) -> Tensor:
+    """Thumbnails (B, bytes) uint8 of pictures (B, channels, height, width), or of any numbers.
 
     Raises:
-        ConfigError: they are no pictures.
+        ConfigError: they are pictures, but not of bytes.
     """
-    if room is not None and (len(shape) != 3 or shape[0] not in (1, 3)):
-        raise ConfigError(
-            f"memory.thumbnails={room} keeps pictures and records, and samples of shape "
-            f"{list(shape)} are neither; set memory.thumbnails=none"
-        )
+    if is_picture(features.shape[1:]):
+        return of_pictures(features, room)
+    return of_texts([_numbers_text(row, room) for row in features.cpu().numpy()], room)
 
 
 # -- pictures --------------------------------------------------------------------------------------
@@ -90,7 +91,6 @@ def of_pictures(features: Tensor, room: int) -> Tensor:
     Raises:
         ConfigError: they are not of bytes.
     """
-    check_pictures(room, features.shape[1:])
     if features.dtype != torch.uint8:
         raise ConfigError(
             f"memory.thumbnails={room} keeps pictures of bytes, and these are {features.dtype}; "
@@ -120,13 +120,28 @@ def enlarged(pixels: NDArray[np.uint8], shape: Sequence[int]) -> NDArray[np.uint
     return found
 
 
-# -- records ---------------------------------------------------------------------------------------
+# -- records and numbers ---------------------------------------------------------------------------------------
 
 
 def text_of(record: Record, room: int) -> bytes:
     """A record's features as JSON in UTF-8, in at most so many bytes; cut ones end in "…"."""
     values: Mapping[str, Any] = {str(name): plain(value) for name, value in record.items()}
-    text = json.dumps(values, ensure_ascii=False, default=str)
+    return _cut(json.dumps(values, ensure_ascii=False, default=str), room)
+
+
+def _numbers_text(numbers: NDArray[Any], room: int) -> bytes:
+    """The same for an array: each number in as few digits as say which one it is."""
+
+    def shortest(value: Any) -> Any:
+        if isinstance(value, list):
+            return [shortest(one) for one in value]
+        number = float(value)
+        return int(number) if number.is_integer() else number
+
+    return _cut(json.dumps(shortest(numbers.astype(str).tolist())), room)
+
+
+def _cut(text: str, room: int) -> bytes:
     data = text.encode("utf-8", "backslashreplace")
     if len(data) <= room:
         return data

@@ -1,7 +1,6 @@
 """A thumbnail of each stored sample stays beside its tuples, and learning does not look at it."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +22,7 @@ from streamlearn.thumbnails import (
     as_text,
     enlarged,
     of_pictures,
+    of_samples,
     of_texts,
     picture_shape,
     text_of,
@@ -128,13 +128,18 @@ def test_a_budget_counts_thumbnails() -> None:
     assert one.bounds()["rows"] < bare.bounds()["rows"]
 
 
-def test_what_is_no_picture_of_bytes_is_refused_before_it_is_learnt() -> None:
+def test_a_picture_that_is_not_of_bytes_is_refused_before_it_is_learnt() -> None:
     one = learner()
-    with pytest.raises(ConfigError, match=re.escape("shape [5] are neither")):
-        one.learn(torch.zeros(4, 5), torch.zeros(4, dtype=torch.int64))
     with pytest.raises(ConfigError, match=r"these are torch\.float32"):
         one.learn(torch.zeros(4, *SHAPE), torch.zeros(4, dtype=torch.int64))
     assert one.held == 0
+
+
+def test_numbers_come_back_to_the_bit() -> None:
+    numbers = torch.cat([torch.randn(4, 7), torch.tensor([[0.0, 16, -3, 1e-30, 2.5e30, 0.1, 7]])])
+    for row, kept in zip(numbers, of_samples(numbers, 512), strict=True):
+        assert torch.equal(torch.tensor(json.loads(as_text(kept)), dtype=torch.float32), row)
+    assert as_text(of_samples(torch.arange(3.0)[None], 64)[0]) == "[0, 1, 2]"
 
 
 @given(st.integers(64, 4096), st.sampled_from([1, 3]), st.integers(1, 300), st.integers(1, 300))

@@ -26,7 +26,7 @@ from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage.verify import verify
 from streamlearn.streams import Stream
-from streamlearn.thumbnails import of_pictures
+from streamlearn.thumbnails import of_samples
 
 STEPS = 50
 WORDS = (
@@ -96,7 +96,7 @@ def without_thumbnail(session: Session) -> int:
         pictures = torch.cat(
             [stream.dataset.read(samples[i : i + 1]).features for i in range(len(samples))]
         )
-        missing += int((kept[THUMBNAIL][rows] != of_pictures(pictures, 64)).any(-1).sum())
+        missing += int((kept[THUMBNAIL][rows] != of_samples(pictures, 64)).any(-1).sum())
     return missing
 
 
