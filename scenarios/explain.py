@@ -144,7 +144,8 @@ class Explanation:
     the network before any softmax. attributed: the layer whose tuples sum to the outputs, None
     where there is none, and `reason` says why. off: how far they are from it at most; sums: whether
     that is within `tolerance`. starting: what starting rows have in the outputs, beside: what no
-    tuple makes. notes: what could not be found out. texts: records and numbers that thumbnails keep, as JSON.
+    tuple makes. notes: what could not be found out. texts: records and numbers that
+    thumbnails keep, as JSON.
     """
 
     run: str

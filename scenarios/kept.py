@@ -67,7 +67,7 @@ class Thumbnails:
         return found
 
     def pictures(self, samples: Sequence[int]) -> Pictures:
-        """Pixels of those of the samples that have a thumbnail; none where samples are no pictures."""
+        """Pixels of those of the samples that have a thumbnail; none but of pictures."""
         if not self._shape:
             return {}
         return {

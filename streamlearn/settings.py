@@ -717,8 +717,8 @@ class MemorySettings(Settings):
         le=65536,
         description="room beside each tuple for a thumbnail of its sample, such as 1KiB, with its "
         "label, so that explain shows samples whose data has gone: the largest picture that fits, "
-        "or its record or numbers as JSON, cut where it is longer; none: no thumbnails [bytes]; more: finer "
-        "pictures and longer records; memory and disk rise with it",
+        "or its record or numbers as JSON, cut where it is longer; none: no thumbnails [bytes]; "
+        "more: finer pictures and longer records; memory and disk rise with it",
     )
     device_budget: Budget = Field(
         None,

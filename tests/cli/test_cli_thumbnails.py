@@ -251,7 +251,9 @@ def test_numbers_that_have_gone_are_answered_to_as_ever(tmp_path: Path, call: Ca
     assert after["notes"][0].startswith("thumbnails stand in")
     for name in ("answers", "cases", "layers", "texts", "truth"):
         assert before[name] == after[name]
-    assert json.loads(after["texts"]["5"]) == pytest.approx(x[5].tolist())
+    kept = np.array([json.loads(text) for text in after["texts"].values()], np.float32)
+    assert len(kept) > 5
+    assert {row.tobytes() for row in kept} <= {row.tobytes() for row in x}
 
 
 def test_numbers_that_are_learnt_have_labels_too(tmp_path: Path, call: Call) -> None:
