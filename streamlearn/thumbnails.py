@@ -1,8 +1,8 @@
 """Thumbnails: of each stored sample a small picture, or its record or numbers as JSON.
 
-They are notes beside its tuples as the sample's number is, with the sample's label: so they are saved,
-resumed, dropped and compacted with the tuples, and nothing that is learnt or answered looks at
-them.
+They are notes beside its tuples as the sample's number is, with the sample's label: so they are
+saved, resumed, dropped and compacted with the tuples, and nothing that is learnt or answered looks
+at them.
 """
 
 import json
@@ -120,7 +120,7 @@ def enlarged(pixels: NDArray[np.uint8], shape: Sequence[int]) -> NDArray[np.uint
     return found
 
 
-# -- records and numbers ----------------------------------------------------------------------------
+# -- records and numbers ---------------------------------------------------------------------------
 
 
 def text_of(record: Record, room: int) -> bytes:
