@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from streamlearn.errors import ConfigError
 
-from .format import MISSING, clean, count, number, percent
+from .format import MISSING, clean, count, number, percent, shortened
 from .json_lines import to_json
 from .output import Output
 
@@ -24,6 +24,9 @@ __all__ = ["explain", "facts_of"]
 
 _CLASSES = 6
 """The most classes of a table; --json has them all."""
+
+_TEXT = 100
+"""The most letters of a record; --json has all of it."""
 
 _NAME = 28
 """The most letters of a class's name."""
@@ -149,6 +152,7 @@ def _lines(told: "Explanation") -> "list[str | Text | _Strip]":
         for title, witnesses in (("for", case.helpers), ("against", case.hurters)):
             lines += ["", f"{title} {_name(case.name)}, whose output is {number(case.output)}"]
             lines += _witness_lines(witnesses, "contribution", _signed)
+            lines += _text_lines(told, witnesses)
             lines += _pictures(told, witnesses, _signed)
     for layer in told.layers:
         lines += ["", *_layer_lines(layer, told)]
@@ -196,6 +200,7 @@ def _layer_lines(layer: "LayerView", told: "Explanation") -> "list[str | _Strip]
         share = percent(layer.purity, 0)
         lines.append(f"  label purity  {share} of the first 50 are {_name(told.purity_of)}")
     lines += _witness_lines(layer.attended, "attention", lambda value: percent(value, 3))
+    lines += _text_lines(told, layer.attended)
     lines += _pictures(told, layer.attended, lambda value: percent(value, 2))
     if layer.by_class:
         ordered = sorted(layer.by_class, key=lambda name: -layer.by_class[name])[:_CLASSES]
@@ -220,6 +225,12 @@ def _witness_lines(witnesses: "Sequence[Witness]", what: str, show: Any) -> list
         for one in witnesses
     ]
     return [f"  {line}" for line in _table((what, "sample", "label", "written", ""), rows)]
+
+
+def _text_lines(told: "Explanation", witnesses: "Sequence[Witness]") -> list[str]:
+    texts = [(one.sample, told.texts[one.sample]) for one in witnesses
+             if one.sample is not None and one.sample in told.texts]  # fmt: skip
+    return [f"  {count(sample)}  {clean(shortened(text, _TEXT))}" for sample, text in texts]
 
 
 def _pictures(told: "Explanation", witnesses: "Sequence[Witness]", show: Any) -> list[_Strip]:

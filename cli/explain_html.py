@@ -146,9 +146,11 @@ def witnesses_of(told: "Explanation", witnesses: "Sequence[Witness]", show: Any)
         sample = "sample unknown" if one.sample is None else f"sample {one.sample}"
         itself = ", itself" if one.itself else ""
         label = MISSING if one.label is None else _text(one.label)
+        record = None if one.sample is None else told.texts.get(one.sample)
+        text = "" if record is None else f"<br><code>{_text(record)}</code>"
         figures.append(
             f'<figure class="{kind}">{image}<figcaption><b>{label}</b> {show(one.score)}<br>'
-            f"{sample}{itself}<br>{count(one.age)} ago</figcaption></figure>"
+            f"{sample}{itself}<br>{count(one.age)} ago{text}</figcaption></figure>"
         )
     return f'<div class="row">{"".join(figures)}</div>'
 

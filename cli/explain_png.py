@@ -1,17 +1,21 @@
 """An explanation as a PNG picture, drawn by matplotlib."""
 
 import io
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from streamlearn.storage import files
 
-from .format import MISSING, clean, percent
+from .format import MISSING, clean, percent, shortened
 
 if TYPE_CHECKING:
     from streamlearn.scenarios.explain import Explanation, Witness
 
 __all__ = ["write_png"]
+
+_TEXT = 120
+"""Letters of a record."""
 
 _MOST = 8
 """Tuples in a row."""
@@ -54,7 +58,11 @@ def write_png(path: Path, told: "Explanation") -> None:
 def _draw(axes: Any, told: "Explanation", one: "Witness", signed: bool) -> None:
     score = f"{one.score:+.3f}" if signed else percent(one.score, 2)
     sample = MISSING if one.sample is None else str(one.sample)
-    text = _plain(f"{one.label or MISSING} {score}\n#{sample}, {one.age} ago")
+    record = "" if one.sample is None else told.texts.get(one.sample, "")
+    lines = textwrap.wrap(shortened(record, _TEXT), 24)
+    text = _plain(
+        "\n".join([f"{one.label or MISSING} {score}", f"#{sample}, {one.age} ago", *lines])
+    )
     picture = None if one.sample is None else told.pictures.get(one.sample)
     if picture is None:
         axes.text(0.5, 0.5, text, ha="center", va="center", fontsize=7)

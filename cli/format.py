@@ -16,6 +16,7 @@ __all__ = [
     "number",
     "percent",
     "rate",
+    "shortened",
     "size",
     "span",
 ]
@@ -123,6 +124,11 @@ def clean(text: str) -> str:
         " " if character in "\n\r\t" else "?" if _unprintable(character) else character
         for character in text
     )
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and dots in at most so many letters."""
+    return text if len(text) <= most else f"{text[: most - 3]}..."
 
 
 def _unprintable(character: str) -> bool:

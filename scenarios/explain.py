@@ -18,6 +18,7 @@ from streamlearn.storage import RunPath, RunReader
 from streamlearn.tasks import Classes, task_of_state
 
 from .build import settled
+from .kept import KeptItems, Thumbnails
 from .schema import RECORD_KINDS, Scenario
 from .sources import Item, ItemSource, Labels, NotedLabels, Pictures, RecordItems, SetItems
 from .words import override
@@ -143,7 +144,8 @@ class Explanation:
     the network before any softmax. attributed: the layer whose tuples sum to the outputs, None
     where there is none, and `reason` says why. off: how far they are from it at most; sums: whether
     that is within `tolerance`. starting: what starting rows have in the outputs, beside: what no
-    tuple makes. notes: what could not be found out.
+    tuple makes. notes: what could not be found out. texts: records and numbers that
+    thumbnails keep, as JSON.
     """
 
     run: str
@@ -166,6 +168,7 @@ class Explanation:
     purity_of: str
     labels: str | None
     notes: list[str]
+    texts: dict[int, str] = field(default_factory=dict)
     pictures: Pictures = field(default_factory=dict, compare=False)
     picture: Any = None
 
@@ -229,10 +232,15 @@ class Explaining:
         _, self._scenario, self._learner, self._state = restored(path, words)
         learner = self._learner
         self._source: ItemSource
+        kept = Thumbnails(learner)
         if isinstance(learner, RecordLearner):
             self._source = RecordItems(self._scenario, learner, self._state["stream"])
         else:
-            self._source = SetItems(self._scenario, learner)
+            # Fewer files would have other numbers, so thumbnails know better.
+            items = self._state["stream"].get("items") if kept else None
+            self._source = SetItems(self._scenario, learner, items)
+        if kept:
+            self._source = KeptItems(self._source, kept, learner)
         if not learner.fitted:
             raise RunStateError(
                 f"run {str(path)!r} has stored nothing yet, for it holds back {learner.held} "
@@ -242,6 +250,8 @@ class Explaining:
     def told(self, asked: Asked, *, top: int = 8) -> Explanation:
         """See `explain`."""
         learner = self._learner
+        if isinstance(self._source, KeptItems):
+            self._source.notes.clear()
         item = asked.read(self._source)
         seen = learner.see(item.features)
         if seen is None or not seen.queries:
@@ -366,7 +376,11 @@ class _Explainer:
             notes=self._notes,
             picture=item.picture,
         )  # fmt: skip
-        told.pictures.update(self._pictures(told))
+        shown = self._shown(told)
+        told.texts.update(self._source.texts(shown))
+        told.pictures.update(self._pictures(shown))
+        for note in getattr(self._source, "notes", ()):
+            self._note(note)
         return told
 
     # -- what is known of stored samples -----------------------------------------------------------
@@ -398,14 +412,17 @@ class _Explainer:
         if text not in self._notes:
             self._notes.append(text)
 
-    def _pictures(self, told: Explanation) -> Pictures:
+    def _shown(self, told: Explanation) -> list[int]:
+        """Every sample that is named."""
         witnesses = [w for case in told.cases for w in (*case.helpers, *case.hurters)]
         witnesses += [w for layer in told.layers for w in layer.attended]
-        samples = {w.sample for w in witnesses if w.sample is not None}
+        return sorted({w.sample for w in witnesses if w.sample is not None})
+
+    def _pictures(self, samples: list[int]) -> Pictures:
         if self._item.picture is None or not samples:
             return {}
         try:
-            return self._source.pictures(sorted(samples))
+            return self._source.pictures(samples)
         except (StreamlearnError, OSError) as error:
             self._note(f"pictures of stored samples cannot be read: {error}")
             return {}

@@ -28,7 +28,7 @@ from streamlearn.streams.records import BadRow, JsonLines, RecordRows, Schema
 from .build import build_stream, open_record_stream, open_splits
 from .schema import Scenario
 
-__all__ = ["Item", "ItemSource", "Labels", "NotedLabels", "RecordItems", "SetItems"]
+__all__ = ["Item", "ItemSource", "Labels", "ListedLabels", "NotedLabels", "RecordItems", "SetItems"]
 
 _ROWS = 1 << 16
 _STREAM_ROWS = 4096
@@ -96,7 +96,7 @@ class NotedLabels:
         return self._targets[rows.cpu()]
 
 
-class _Listed:
+class ListedLabels:
     """Targets by sample: ids (n,) ascending, and values (n,) or (n, K)."""
 
     def __init__(self, where: str, ids: NDArray[np.int64], values: NDArray[Any]) -> None:
@@ -163,6 +163,10 @@ class ItemSource(Protocol):
         """What samples look like, those that are pictures and can be read."""
         ...
 
+    def texts(self, samples: Sequence[int]) -> dict[int, str]:
+        """What samples are as JSON, those that are no pictures and were kept."""
+        ...
+
 
 def _bytes_of(path: Path) -> bytes:
     if not path.exists():
@@ -181,18 +185,27 @@ class SetItems:
     Args:
         scenario: of the run.
         learner: as it was restored.
+        items: that the stream had; data with another number of them is refused.
     """
 
-    def __init__(self, scenario: Scenario, learner: Learner) -> None:
+    def __init__(self, scenario: Scenario, learner: Learner, items: int | None = None) -> None:
         self._scenario = scenario
         self._learner = learner
         self._shape = learner.input_shape or ()
+        self._items = items
         self._opened: Splits | None = None
 
     @property
     def _splits(self) -> Splits:
         if self._opened is None:
-            self._opened = open_splits(self._scenario)
+            splits = open_splits(self._scenario)
+            there = build_stream(self._scenario, splits).total
+            if self._items is not None and there != self._items:
+                raise DataError(
+                    f"{splits.train.name} has {there} items now where the run learns from "
+                    f"{self._items}; give back the data that it began with"
+                )
+            self._opened = splits
         return self._opened
 
     def item(self, sample: int, *, held_out: bool) -> Item:
@@ -270,11 +283,11 @@ class SetItems:
         where = f"of {train.name}"
         if isinstance(train, Labelled) and train.classes:
             labels = train.labels()
-            return _Listed(where, np.arange(len(labels)), labels)
+            return ListedLabels(where, np.arange(len(labels)), labels)
         if samples is None:
             return None
         rows = train.read(np.unique(np.asarray([s for s in samples if s >= 0], np.int64)))
-        return _Listed(where, rows.index.numpy(), rows.targets.numpy())
+        return ListedLabels(where, rows.index.numpy(), rows.targets.numpy())
 
     def pictures(self, samples: Sequence[int]) -> Pictures:
         """Those whose sample has channels, height and width."""
@@ -288,6 +301,10 @@ class SetItems:
             if picture is not None:
                 found[sample] = picture
         return found
+
+    def texts(self, samples: Sequence[int]) -> dict[int, str]:
+        """None: the data is not read for that."""
+        return {}
 
 
 def _picture(features: Tensor) -> NDArray[np.uint8] | None:
@@ -414,11 +431,15 @@ class RecordItems:
         where = f"of {stream.name}"
         if self._learner.open.regression:
             numbers = [np.nan if value is None else float(value) for value in values]
-            return _Listed(where, np.asarray(ids, np.int64), np.asarray(numbers)[:, None])
+            return ListedLabels(where, np.asarray(ids, np.int64), np.asarray(numbers)[:, None])
         places = {label: place for place, label in enumerate(self._learner.labels)}
         classes = [places.get(value, UNKNOWN) for value in values]
-        return _Listed(where, np.asarray(ids, np.int64), np.asarray(classes, np.int64))
+        return ListedLabels(where, np.asarray(ids, np.int64), np.asarray(classes, np.int64))
 
     def pictures(self, samples: Sequence[int]) -> Pictures:
         """None: records are no pictures."""
+        return {}
+
+    def texts(self, samples: Sequence[int]) -> dict[int, str]:
+        """None: the data is not read for that."""
         return {}

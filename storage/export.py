@@ -41,8 +41,9 @@ _SAFETENSORS = {
     "float32": "F32",
     "bfloat16": "BF16",
     "int8": "I8",
+    "uint8": "U8",
 }
-_SIZES = {"int64": 8, "float64": 8, "float32": 4, "bfloat16": 2, "int8": 1}
+_SIZES = {"int64": 8, "float64": 8, "float32": 4, "bfloat16": 2, "int8": 1, "uint8": 1}
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,9 +21,11 @@ __all__ = [
     "COLUMNS",
     "DEAD",
     "KEY_SCALE",
+    "LABEL",
     "PRIOR",
     "SAMPLE",
     "SAMPLE_NOTE",
+    "THUMBNAIL",
     "UNKNOWN",
     "Block",
     "BlockStore",
@@ -44,6 +46,12 @@ DEAD = -2
 
 SAMPLE = "sample"
 """The note that says which sample of the stream a tuple was written for."""
+
+LABEL = "label"
+"""The note of that sample's label, where thumbnails are kept, see `thumbnails`."""
+
+THUMBNAIL = "thumbnail"
+"""The note of its thumbnail; rows that are dropped lose it, and no scan reads it."""
 
 UNKNOWN = -1
 """What stands there for rows of no sample, and for samples that nobody has named."""
@@ -77,7 +85,7 @@ class Column(NamedTuple):
     """What a column holds.
 
     width: numbers in a row; None is one number a row, without a second dimension.
-    dtype: "float32", "float64", "int8", "int64", or "bfloat16" for its bits in uint16.
+    dtype: "float32", "float64", "int8", "uint8", "int64", or "bfloat16" for its bits in uint16.
     """
 
     width: int | None

@@ -9,7 +9,7 @@ import torch
 from numpy.typing import NDArray
 
 from streamlearn.bits import to_bits
-from streamlearn.blocks import KEY_SCALE, Block, Layout
+from streamlearn.blocks import KEY_SCALE, THUMBNAIL, Block, Layout
 from streamlearn.journal import Patch
 from streamlearn.slots import Source
 
@@ -92,7 +92,7 @@ class Buffer:
             self.in_use.synchronize()  # a copy from here to the device may not have ended
         layout = source.layout
         block, arrays = self._shaped(layout)
-        aside = () if born else ("born", *dict(layout.notes))
+        aside = (THUMBNAIL,) if born else ("born", *dict(layout.notes))
         out = {name: arrays[name] for name in layout.columns() if name not in aside}
         source.read(index, out)
         if patch is not None:
@@ -103,13 +103,13 @@ class Buffer:
 
 
 def copy_rows(block: Block, to: Block, *, born: bool, non_blocking: bool = False) -> None:
-    """Copy the rows of a full block, notes with birth steps.
+    """Copy the rows of a full block, notes with birth steps but for thumbnails.
 
     Not `key_square`, which is made where it is needed.
     """
     there = to.tensors()
     names = ("key", KEY_SCALE, "side", "weight", *(("born", *block.notes) if born else ()))
     for name, tensor in block.tensors().items():
-        if name in names:
+        if name in names and name != THUMBNAIL:
             there[name].copy_(tensor, non_blocking=non_blocking)
     to.count = block.count

@@ -71,6 +71,7 @@ from streamlearn.settings import (
     ViTSettings,
 )
 from streamlearn.tasks import Outputs, Task
+from streamlearn.thumbnails import thumbnail_notes
 from streamlearn.tiers import Tiers
 from streamlearn.vit import Attention, VisionTransformer, VisionTransformerBlock, patches_of
 
@@ -190,6 +191,7 @@ def build_network(
     shape: tuple[int, ...] | None = None,
     notes: Mapping[str, Column] | None = None,
     *,
+    always: Mapping[str, Column] | None = None,
     identified: bool = True,
 ) -> ResNetMLP | VisionTransformer:
     """The network over codes of this width; seeded starting rows and parameters.
@@ -202,6 +204,7 @@ def build_network(
         tiers: the budgets of its memories; those of the settings if None.
         shape: of a sample, which a vision transformer wants to know.
         notes: columns that the first layer's memory has beside its tuples.
+        always: columns that every growing layer's memory has.
         identified: whether every tuple says which sample it is of.
 
     Raises:
@@ -218,7 +221,7 @@ def build_network(
     if isinstance(network, ViTSettings):
         patches_of(shape or (), width, network.patch)
         width, inner = network.width, network.inner
-    every = dict(SAMPLE_NOTE) if identified else {}
+    every = {**(SAMPLE_NOTE if identified else {}), **(always or {})}
     first = {**(notes or {}), **every}
     hidden: list[nn.Module] = [
         make(width, width, every if index else first)
@@ -495,7 +498,15 @@ def _unscaled_model(
         if settings.memory.policy == "balanced":
             notes = {"target": Column(None, "int64")} | notes
         network = build_network(
-            settings, width, classes, hardware, tiers, shape, notes, identified=identified
+            settings,
+            width,
+            classes,
+            hardware,
+            tiers,
+            shape,
+            notes,
+            always=thumbnail_notes(settings.memory.thumbnails, shape, outputs),
+            identified=identified,
         )
         growth = build_growth(settings, network)
         options: dict[str, Any] = {

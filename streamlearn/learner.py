@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from streamlearn.blocks import LABEL, THUMBNAIL
 from streamlearn.build import build_encoder, build_model, build_tiers, check_task
 from streamlearn.coldstart import ColdStart, RunningMean
 from streamlearn.encoders import Encoder
@@ -23,6 +24,7 @@ from streamlearn.settings import LearnerSettings, settings_of
 from streamlearn.state import StateTree
 from streamlearn.streams.base import Rows
 from streamlearn.tasks import Classes, Outputs, Task, task_from
+from streamlearn.thumbnails import of_samples
 
 __all__ = ["Learner", "Scores"]
 
@@ -222,9 +224,11 @@ class Learner:
         if len(features) == 0:
             return Scores(self.loss.blank(0, self.task.width), torch.zeros(0))
         if self.model is not None:
-            return self._learn(self.model, self.encode(features), targets, index)
+            return self._learn(self.model, features, self.encode(features), targets, index)
         if self.input_shape is None:
             self.encoder.check(tuple(features.shape[1:]))
+        if self.settings.memory.thumbnails is not None:  # refused before anything is held back
+            of_samples(features, self.settings.memory.thumbnails)
         # Copies, since whoever feeds samples may use the same buffer for the next batch, and
         # contiguous, as they are restored: a sum's last bit can depend on the layout.
         features = features.cpu().clone(memory_format=torch.contiguous_format)
@@ -311,7 +315,11 @@ class Learner:
                 pulse()
                 rows = slice(start, start + batch)
                 self._learn(
-                    model, codes[rows], targets[rows], None if index is None else index[rows]
+                    model,
+                    features[rows],
+                    codes[rows],
+                    targets[rows],
+                    None if index is None else index[rows],
                 )
         except BaseException:
             self.model, self.samples = None, 0
@@ -357,8 +365,20 @@ class Learner:
             beside=tensor_bytes(self.encoder.state_dict()),
         )
 
-    def _learn(self, model: Model, codes: Tensor, targets: Tensor, index: Tensor | None) -> Scores:
-        scores = model.learn(codes, targets, index)
+    def _learn(
+        self,
+        model: Model,
+        features: Tensor,
+        codes: Tensor,
+        targets: Tensor,
+        index: Tensor | None,
+    ) -> Scores:
+        room, network = self.settings.memory.thumbnails, self._network()
+        if room is None or network is None:
+            scores = model.learn(codes, targets, index)
+        else:
+            with network.noting({LABEL: targets, THUMBNAIL: of_samples(features, room)}):
+                scores = model.learn(codes, targets, index)
         self.samples += len(codes)
         return scores
 

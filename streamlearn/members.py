@@ -9,7 +9,8 @@ with forgetting: Littlestone & Warmuth 1994; Cesa-Bianchi & Lugosi 2006, §2.11)
 stands for being right, with s the mean error of the best member.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
 from typing import TypeAlias
 
 import numpy as np
@@ -70,6 +71,7 @@ def companions(
         regression: whether targets are numbers.
     """
     sections = settings.model_dump()
+    sections["memory"]["thumbnails"] = None  # the first network keeps them
     if regression:
         return [("values", settings_of(sections | {"layer": _VALUES}))]
     optimizer = dict(sections["optimizer"])
@@ -231,7 +233,12 @@ class Member:
         return answers
 
     def learn(
-        self, codes: Tensor, targets: Tensor, samples: Tensor, before: Callable[[], object]
+        self,
+        codes: Tensor,
+        targets: Tensor,
+        samples: Tensor,
+        before: Callable[[], object],
+        beside: Mapping[str, Tensor] | None = None,
     ) -> NDArray[np.float64]:
         """Learn a batch.
 
@@ -240,6 +247,7 @@ class Member:
             targets: class indices (B,), or (B, 1) numbers.
             samples: (B,) int64, which these are.
             before: see `NetworkModel.before`.
+            beside: see `NetworkModel.noting`.
 
         Returns:
             What was answered to it before.
@@ -250,8 +258,10 @@ class Member:
         model, network = self._made(), self.network()
         if network is not None:
             network.before = before
+        notes = nullcontext() if network is None else network.noting(beside or {})
         try:
-            scores = model.learn(codes, targets, samples)
+            with notes:
+                scores = model.learn(codes, targets, samples)
             answers: NDArray[np.float64] = scores.answers.double().numpy()
         finally:
             if network is not None:
@@ -305,11 +315,16 @@ class Member:
 
 
 def learn_together(
-    members: Sequence[Member], codes: Sequence[Tensor], targets: Tensor, samples: Tensor
+    members: Sequence[Member],
+    codes: Sequence[Tensor],
+    targets: Tensor,
+    samples: Tensor,
+    beside: Mapping[str, Tensor] | None = None,
 ) -> list[NDArray[np.float64]]:
     """Let each member learn a batch by its own codes: all of them, or none.
 
-    Each one's step waits, once it is sure not to refuse, for those of all after it.
+    Only the first keeps what is `beside` its tuples, see `NetworkModel.noting`. Each one's step
+    waits, once it is sure not to refuse, for those of all after it.
 
     Returns:
         What each answered before.
@@ -322,7 +337,9 @@ def learn_together(
     def learn(place: int) -> None:
         if place < len(members):
             member, after = members[place], place + 1
-            answers.append(member.learn(codes[place], targets, samples, lambda: learn(after)))
+            notes = None if place else beside
+            said = member.learn(codes[place], targets, samples, lambda: learn(after), notes)
+            answers.append(said)
 
     learn(0)
     return answers[::-1]

@@ -24,6 +24,7 @@ from streamlearn.blocks import (
     ROW_MULTIPLE,
     SAMPLE,
     SAMPLE_NOTE,
+    THUMBNAIL,
     UNKNOWN,
     Block,
     BlockStore,
@@ -499,6 +500,8 @@ class Memory(BlockList):
     def drop(self, rows: Tensor) -> None:
         """Let rows contribute exactly nothing from now on: all but notes zero, born `DEAD`.
 
+        A thumbnail is zero then too.
+
         Args:
             rows: (n,) int64 row numbers, each once; those that were dropped before stay so.
 
@@ -512,6 +515,11 @@ class Memory(BlockList):
             return
         shape = len(chosen)
         zeros = torch.zeros(shape, dtype=self.layout.wide, device=self.device)
+        pictures = {
+            name: torch.zeros(column.shape(shape), dtype=torch.uint8, device=self.device)
+            for name, column in self.layout.notes
+            if name == THUMBNAIL
+        }
         self._put(
             chosen,
             {
@@ -519,6 +527,7 @@ class Memory(BlockList):
                 "weight": zeros,
                 "value": zeros[:, None].expand(shape, self.value_width),
                 "born": torch.full((shape,), DEAD, dtype=torch.int64, device=self.device),
+                **pictures,
             },
         )
         self.live -= shape

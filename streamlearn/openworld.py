@@ -17,6 +17,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
+from streamlearn.blocks import LABEL, THUMBNAIL
 from streamlearn.build import check_task
 from streamlearn.errors import ConfigError, DataError, FormatError
 from streamlearn.files import read_learner_file, write_learner_file
@@ -31,6 +32,7 @@ from streamlearn.settings import LearnerSettings
 from streamlearn.state import StateTree, flatten, unflatten
 from streamlearn.tagged import Tags
 from streamlearn.tasks import Classes, Outputs
+from streamlearn.thumbnails import of_texts, text_of
 from streamlearn.tiers import InTiers, Usage
 from streamlearn.widening import features_room
 
@@ -112,7 +114,7 @@ class OpenLearner:
         self.samples = 0
         self.widened = 0
         self._places: dict[Hashable, int] = {}
-        self._early: list[tuple[NDArray[np.float64], float, int]] = []
+        self._early: list[tuple[NDArray[np.float64], float, int, bytes]] = []
         self._members = [
             Member(own, view, self.hardware, regression=regression, sharing=1 + len(others))
             for view, own in (("standardised", settings), *others)
@@ -212,7 +214,12 @@ class OpenLearner:
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
             part = slice(start, start + batch)
-            self._learn(rows[part], values[part], samples[part])
+            self._learn(rows[part], values[part], samples[part], self._texts(records[part]))
+
+    def _texts(self, records: Sequence[Record]) -> list[bytes]:
+        """The thumbnails of records, empty where none are kept."""
+        room = self.settings.memory.thumbnails
+        return [b"" if room is None else text_of(record, room) for record in records]
 
     def _named(self, count: int, index: Sequence[int] | None) -> list[int]:
         """Which samples the next ones are."""
@@ -246,7 +253,7 @@ class OpenLearner:
             return self.answer(records)
         values = self._checked(targets)
         rows = [self.encoder.read(record, add=True) for record in records]
-        answers = self._learn(rows, values, self._named(len(rows), index))
+        answers = self._learn(rows, values, self._named(len(rows), index), self._texts(records))
         if self.regression:
             return answers[:, 0] if before is None else before
         found = answers[:, : len(self.labels)] if before is None else before
@@ -304,6 +311,7 @@ class OpenLearner:
         rows: Sequence[NDArray[np.float64]],
         targets: Sequence[Any],
         samples: Sequence[int],
+        texts: Sequence[bytes],
     ) -> NDArray[np.float64]:
         """Learn one batch, or raise and know only what the means have seen of it.
 
@@ -314,7 +322,7 @@ class OpenLearner:
         mixed = self._mixture.scores, self._mixture.weight
         labels, early = len(self.labels), len(self._early)
         try:
-            return self._take_in(rows, self._numbers(targets), samples)
+            return self._take_in(rows, self._numbers(targets), samples, texts)
         except BaseException:
             for member, before in zip(self._members, held[0], strict=True):
                 member.put_back(before)
@@ -330,16 +338,17 @@ class OpenLearner:
         rows: Sequence[NDArray[np.float64]],
         numbers: Sequence[float],
         samples: Sequence[int],
+        texts: Sequence[bytes],
     ) -> NDArray[np.float64]:
         self.encoder.track(rows)
         before, after = self.samples, self.samples + len(rows)
         if before < self.warmup:
-            self._early += zip(rows, numbers, samples, strict=True)
+            self._early += zip(rows, numbers, samples, texts, strict=True)
         if before < self.warmup and after.bit_length() > before.bit_length():
             self._begin_anew()
             answers = np.zeros((len(rows), 1))
         else:
-            answers = self._step(rows, numbers, samples)
+            answers = self._step(rows, numbers, samples, texts)
         self.samples = after
         if after >= self.warmup:
             self._early = []
@@ -347,7 +356,7 @@ class OpenLearner:
 
     def _begin_anew(self) -> None:
         """New networks, which learn the samples that were kept."""
-        rows, numbers, samples = zip(*self._early, strict=True)
+        rows, numbers, samples, texts = zip(*self._early, strict=True)
         self._mixture = Mixture(len(self._members), regression=self.regression)
         for member in self._members:
             member.model = None
@@ -356,20 +365,24 @@ class OpenLearner:
         batch = self.settings.learner.batch
         for start in range(0, len(rows), batch):
             part = slice(start, start + batch)
-            self._step(rows[part], numbers[part], samples[part])
+            self._step(rows[part], numbers[part], samples[part], texts[part])
 
     def _step(
         self,
         rows: Sequence[NDArray[np.float64]],
         numbers: Sequence[float],
         samples: Sequence[int],
+        texts: Sequence[bytes],
     ) -> NDArray[np.float64]:
         wider = [self._fit_widths(member) for member in self._members]
         self.widened += any(wider) and self.samples >= self.warmup
         targets = self._targets(numbers)
         which = torch.tensor(samples, dtype=torch.int64)
         codes = [member.codes(self.encoder, rows) for member in self._members]
-        said = [self._known(one) for one in learn_together(self._members, codes, targets, which)]
+        room = self.settings.memory.thumbnails
+        beside = {} if room is None else {LABEL: targets, THUMBNAIL: of_texts(texts, room)}
+        together = learn_together(self._members, codes, targets, which, beside)
+        said = [self._known(one) for one in together]
         answers = self._mixture.together(said)
         self._mixture.judge(said, numbers)
         return answers
@@ -383,7 +396,9 @@ class OpenLearner:
             beside = _COLUMN_BYTES * columns
             if self.samples < self.warmup:
                 kept = self.warmup - 1 + self.settings.learner.batch
-                beside += kept * (8 * columns + _EARLY_BYTES)
+                beside += kept * (
+                    8 * columns + _EARLY_BYTES + (self.settings.memory.thumbnails or 0)
+                )
         return member.fit_widths(self.encoder, len(self.labels), beside)
 
     def _targets(self, numbers: Sequence[float]) -> Tensor:
@@ -395,7 +410,8 @@ class OpenLearner:
     def nbytes(self) -> int:
         """Bytes of the tuples, of the encoder's statistics and of samples that are kept."""
         tuples = sum(member.nbytes for member in self._members)
-        early = sum(row.nbytes + _EARLY_BYTES for row, *_ in self._early)
+        room = self.settings.memory.thumbnails or 0
+        early = sum(row.nbytes + _EARLY_BYTES + room for row, *_ in self._early)
         return tuples + _COLUMN_BYTES * len(self.encoder) + early
 
     def boost(self, factor: float, samples: int) -> bool:
@@ -461,7 +477,7 @@ class OpenLearner:
         self._load(state, tags)
 
     def _state(self, tags: Tags) -> StateTree:
-        known = len(self.encoder)
+        known, room = len(self.encoder), self.settings.memory.thumbnails
         early = np.full((len(self._early), known), np.nan)
         for place, (row, *_) in enumerate(self._early):
             early[place, : len(row)] = row
@@ -475,6 +491,11 @@ class OpenLearner:
             "early": torch.from_numpy(early),
             "early_targets": torch.tensor([one[1] for one in self._early]).to(torch.float64),
             "early_samples": torch.tensor([one[2] for one in self._early], dtype=torch.int64),
+            **(
+                {}
+                if room is None or not self._early
+                else {"early_thumbnails": of_texts([one[3] for one in self._early], room)}
+            ),
             "widened": self.widened,
             "others": [[m.view, m.settings.model_dump_json()] for m in self._members[1:]],
             "members": [member.state_dict() for member in self._members],
@@ -523,7 +544,13 @@ class OpenLearner:
         numbers = targets if self.regression else [int(target) for target in targets]
         unknown = torch.full((len(numbers),), UNKNOWN)
         samples = state.get("early_samples", unknown).tolist()
-        self._early = list(zip(state["early"].numpy().copy(), numbers, samples, strict=True))
+        texts = (
+            [bytes(row.numpy()).rstrip(b"\0") for row in state["early_thumbnails"]]
+            if ("early_thumbnails" in state)
+            else [b""] * len(numbers)
+        )
+        rows = state["early"].numpy().copy()
+        self._early = list(zip(rows, numbers, samples, texts, strict=True))
         self.widened = widened
         members = state.get("members") or [{"widths": state["widths"], "model": state["model"]}]
         if len(members) != len(self._members):

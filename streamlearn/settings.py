@@ -9,7 +9,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, ByteSize, Field, ValidationError, model_validator
+from pydantic import (
+    BeforeValidator,
+    ByteSize,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from streamlearn.errors import ConfigError
@@ -65,7 +72,19 @@ def byte_words(value: Any) -> Any:
     return value
 
 
+def byte_count(value: Any) -> Any:
+    """The same as a whole number, where that is what the words mean."""
+    words = byte_words(value)
+    if not isinstance(words, str):
+        return words
+    try:
+        return int(TypeAdapter(ByteSize).validate_python(words))
+    except ValidationError:
+        raise PydanticCustomError("byte_size", "no number of bytes") from None
+
+
 Budget = Annotated[ByteSize | None, BeforeValidator(byte_words)]
+Thumbnails = Annotated[int | None, BeforeValidator(byte_count)]
 Fit = Annotated[
     int,
     Field(
@@ -693,6 +712,15 @@ class MemorySettings(Settings):
         description="how growing layers keep keys: plain, as learner.dtype says; or int8, a byte a "
         "number with a scale a row, which takes half the bytes of bfloat16",
     )
+    thumbnails: Thumbnails = Field(
+        None,
+        ge=64,
+        le=65536,
+        description="room beside each tuple for a thumbnail of its sample, such as 1KiB, with its "
+        "label, so that explain shows samples whose data has gone: the largest picture that fits, "
+        "or its record or numbers as JSON, cut where it is longer; none: no thumbnails [bytes]; "
+        "more: finer pictures and longer records; memory and disk rise with it",
+    )
     device_budget: Budget = Field(
         None,
         gt=0,
@@ -867,6 +895,11 @@ class LearnerSettings(Settings):
                 "layer; raise it, or lower layer.start_rows"
             )
         self._check_keys()
+        if memory.thumbnails is not None and not self.any_grows() and not self.solves():
+            raise ValueError(
+                f"memory.thumbnails={memory.thumbnails} are beside the tuples of growing layers, "
+                f"of which learner={kind} has none here; leave it out"
+            )
         if memory.policy == "oldest":
             return
         said = f"memory.policy={memory.policy}"

@@ -1,7 +1,7 @@
 """A network trained by gradients: growing layers by `FunctionalSGD`, parameters by an optimizer."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import torch
@@ -86,6 +86,7 @@ class NetworkModel:
         self.again = again
         self.hybrid = hybrid
         self.before: Callable[[], object] | None = None
+        self.beside: Mapping[str, Tensor] = {}
         self._boost = 1.0  # factor of growing layers' rates
         self._boosted = 0  # samples after which it is over
         self.places = Places() if update and growth is not None else None
@@ -166,6 +167,15 @@ class NetworkModel:
             losses.detach()[:count].to("cpu", torch.float32),
         )
 
+    @contextlib.contextmanager
+    def noting(self, beside: Mapping[str, Tensor]) -> Iterator[None]:
+        """Keep notes (B, …) of the batch that is learnt meanwhile beside its tuples, by column."""
+        self.beside = beside
+        try:
+            yield
+        finally:
+            self.beside = {}
+
     def _move(self, samples: Tensor, again: int) -> Callable[[], object] | None:
         """What moves all but what growing layers write, once nothing can refuse any more."""
         moves: list[Callable[[], object] | None] = [self.before]
@@ -175,7 +185,8 @@ class NetworkModel:
             moves.append(self.hybrid.step)
         readout = self.readout
         if readout is not None:
-            prepared = readout.prepare({SAMPLE: samples}, again=again, share=self.again)
+            noted = {**self.beside, SAMPLE: samples}
+            prepared = readout.prepare(noted, again=again, share=self.again)
             moves.append(lambda: readout.apply(prepared))
         return _in_turn([move for move in moves if move is not None])
 
@@ -191,12 +202,13 @@ class NetworkModel:
         factor = self._boost if self.samples < self._boosted else 1.0
         if written is None:
             # The memory has a column for targets only where classes are to be kept in balance.
-            noted = {SAMPLE: samples, "target": targets.cpu()}
+            noted = {**self.beside, SAMPLE: samples, "target": targets.cpu()}
             growth.step(notes=noted, before=move, factor=factor)
             return
         # What comes again has rows that say already which sample they are of.
         unknown = torch.full((written.drawn,), UNKNOWN)
-        notes = {**written.notes, SAMPLE: torch.cat([samples, unknown])}
+        beside = {name: _padded(note, written.drawn) for name, note in self.beside.items()}
+        notes = {**written.notes, **beside, SAMPLE: torch.cat([samples, unknown])}
         growth.step(
             places=written.places,
             stored=written.stored,
@@ -415,6 +427,11 @@ class _Written(NamedTuple):
     def drawn(self) -> int:
         """R, samples that come again."""
         return 0 if self.again is None else len(self.again.rows)
+
+
+def _padded(note: Tensor, count: int) -> Tensor:
+    """A note with so many rows of zeros behind it."""
+    return torch.cat([note, note.new_zeros(count, *note.shape[1:])])
 
 
 def _in_turn(moves: Sequence[Callable[[], object]]) -> Callable[[], object] | None:

@@ -18,10 +18,15 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from streamlearn.blocks import SAMPLE, THUMBNAIL
 from streamlearn.events import CheckpointSaved, Finished, Progress
 from streamlearn.scenarios.session import Session
 from streamlearn.scenarios.words import resolve
 from streamlearn.storage.verify import verify
+from streamlearn.streams import Stream
+from streamlearn.thumbnails import of_samples
 
 STEPS = 50
 WORDS = (
@@ -30,6 +35,7 @@ WORDS = (
     "encoder.width=24",
     "network.hidden=1",
     "memory.block_rows=512",
+    "memory.thumbnails=64",
     "checkpoint.every_steps=6",
     "checkpoint.keep=2",
     "evaluation.test=false",
@@ -79,18 +85,34 @@ def learn(run: Path, pipe: int) -> None:
                 os.write(pipe, f"{event.step}\n".encode())
 
 
+def without_thumbnail(session: Session) -> int:
+    """How many live tuples have no thumbnail, or another than their sample's picture."""
+    stream, missing = session._loop.stream, 0
+    assert isinstance(stream, Stream)
+    for memory in session._loop.learner.memories().values():
+        kept = memory.gather(torch.arange(len(memory)), (SAMPLE, THUMBNAIL))
+        rows = kept[SAMPLE] >= 0
+        samples = kept[SAMPLE][rows].numpy()
+        pictures = torch.cat(
+            [stream.dataset.read(samples[i : i + 1]).features for i in range(len(samples))]
+        )
+        missing += int((kept[THUMBNAIL][rows] != of_samples(pictures, 64)).any(-1).sum())
+    return missing
+
+
 def look(run: Path, copy: Path, pipe: int) -> None:
     """Say whether the run is whole, and what a copy of it goes on to predict."""
     damage = [damage.file for damage in verify(run).damage]
     shutil.copytree(run, copy)
     with Session.resume(copy) as session:
+        missing = without_thumbnail(session)
         start, said = session._loop.step, {}
         for event, digest in predictions(session):
             if isinstance(event, Progress):
                 said[event.step] = digest
             if session._loop.step >= start + STEPS or isinstance(event, Finished):
                 break
-    facts = {"damage": damage, "step": start, "said": said}
+    facts = {"damage": damage, "step": start, "said": said, "missing": missing}
     os.write(pipe, json.dumps(facts).encode())
     shutil.rmtree(copy)
 

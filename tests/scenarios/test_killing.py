@@ -33,4 +33,5 @@ def test_after_each_kill_the_run_is_whole_and_its_next_steps_are_the_same(tmp_pa
         assert kill["step"] >= kill["acknowledged"], kill
         assert kill["steps"] >= STEPS, kill
         assert kill["same"], kill
+        assert kill["missing"] == 0, kill
     assert any(kill["acknowledged"] for kill in kills)
