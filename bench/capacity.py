@@ -50,6 +50,17 @@ def _alone(kappa: float, *more: str) -> list[Row]:
     ]
 
 
+def _views(*more: str) -> list[Row]:
+    """The same, averaged over 50 views of each image."""
+    kernel = ("least_squares.kappa=3", "least_squares.regularisation=0.0003")
+    seen = ("network.hidden=0", "encoder.shifts=2", "encoder.mirror=true")
+    return [
+        Row(f"second order, {keys} keys, views", "second order, averaged over views",
+            _keys(keys, *kernel, *seen, *more))
+        for keys in (500, 1000, 1400, 4000)
+    ]  # fmt: skip
+
+
 def _ring(*more: str) -> list[Row]:
     """The newest tuples alone."""
     return [
@@ -63,7 +74,7 @@ def _ridge(penalty: float) -> Row:
 
 
 def _over(*more: str) -> list[Row]:
-    """Second order over a growing hidden layer, all of it or the newest of its tuples."""
+    """Second order over a growing hidden layer, all of it or some of its tuples."""
     return [
         Row("hidden all, 4000 keys", "second order over hidden", _keys(4000, *more)),
         Row("hidden newest 8500, 4000 keys", "second order over newest hidden",
@@ -72,24 +83,38 @@ def _over(*more: str) -> list[Row]:
             _keys(4000, "memory.rows=34000", *more)),
         Row("hidden newest 2000, 2000 keys", "second order over newest hidden",
             _keys(2000, "memory.rows=2000", *more)),
+        *(Row(f"hidden first {rows}, 4000 keys", "second order over first hidden",
+              _keys(4000, f"memory.rows={rows}", "memory.policy=newest", *more))
+          for rows in (8500, 34000)),
+    ]  # fmt: skip
+
+
+def _rehearsed(*more: str) -> list[Row]:
+    """Second order over a growing hidden layer that is rehearsed, with sums that follow it."""
+    balanced = ("memory.rows=8500", "memory.policy=balanced")
+    return [
+        Row("hidden all, 4000 keys", "second order over hidden", _keys(4000, *more)),
+        Row("hidden balanced 8500, 4000 keys", "second order over balanced hidden",
+            _keys(4000, *balanced, *more)),
     ]  # fmt: skip
 
 
 FULL = Row("full memory", "full memory", ())
 _SHUFFLED = ("layer.lr_value_hidden=0.5",)
-_SPLIT = ("layer.lr_value_hidden=0.25", "learner.adjust=none", "learner.rehearsal=64",
-          "least_squares.again=0.25")  # fmt: skip
+_SPLIT = ("layer.lr_value_hidden=0.25", "learner.adjust=none", "learner.rehearsal=192",
+          "least_squares.again=1", "least_squares.discount=0.995")  # fmt: skip
 _PLAIN = ("learner.adjust=none", "learner.rehearsal=0")
 GROUPS: dict[str, tuple[str, list[Row]]] = {
     "pixels": ("cifar10-onepass-pixels",
-               [FULL, *_alone(2.0), *_over(*_SHUFFLED), *_ring(), _ridge(100)]),
+               [FULL, *_alone(2.0), *_views(), *_over(*_SHUFFLED), *_ring(), _ridge(100)]),
     "patches": ("cifar10-onepass",
                 [FULL, *_alone(1.5), *_over(*_SHUFFLED), *_ring(), _ridge(30)]),
     "fashion": ("fashion-onepass", [FULL, *_alone(1.5), *_ring(), _ridge(100)]),
     "split-pixels": ("split-cifar10-pixels",
-                     [FULL, *_alone(2.0, *_PLAIN), *_over(*_SPLIT)[:1], _ridge(100)]),
+                     [FULL, *_alone(2.0, *_PLAIN), *_views(*_PLAIN)[1:], *_rehearsed(*_SPLIT),
+                      _ridge(100)]),
     "split-patches": ("split-cifar10",
-                      [FULL, *_alone(1.5, *_PLAIN), *_over(*_SPLIT)[:1], _ridge(30)]),
+                      [FULL, *_alone(1.5, *_PLAIN), *_rehearsed(*_SPLIT), _ridge(30)]),
 }  # fmt: skip
 
 

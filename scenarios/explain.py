@@ -446,6 +446,7 @@ class _Explainer:
             spans=SPANS,
             steps=self._steps,
             each=len(query),
+            averaged=name == self._output,
         )
 
     def _scaled(self, values: Tensor, *, whole: bool = False) -> Tensor:

@@ -99,6 +99,7 @@ def attribute(
     spans: int = 10,
     steps: int = 1,
     each: int = 1,
+    averaged: bool = False,
 ) -> Attribution:
     """What the rows of a layer make of queries.
 
@@ -113,8 +114,11 @@ def attribute(
         spans: S, parts of equal length that the steps so far are divided into.
         steps: that were made so far.
         each: queries of a sample, one after the other; its attention is their mean.
+        averaged: whether its answer is their mean too, so that there is one for each sample.
     """
     count = len(query) // each
+    mean = each if averaged else 1
+    each //= mean
     device = query.device
     chosen = torch.zeros(count, 0, dtype=torch.int64) if outputs is None else outputs
     chosen = chosen.to(device)
@@ -126,6 +130,8 @@ def attribute(
     mass = torch.zeros(count, 1, dtype=torch.float64, device=device)
     square = torch.zeros(count, dtype=torch.float64, device=device)
     for part in layer.influences(query):
+        if mean > 1:  # shares of the same values
+            part = part._replace(share=part.share.reshape(count, mean, -1).mean(1))
         size = part.share.abs()
         starting = part.born == PRIOR
         found = torch.stack(
@@ -155,7 +161,9 @@ def attribute(
             helpers.add(contribution, tags)
             hurters.add(-contribution, tags)
     beside = layer.beside(query)
-    output, size, start = sums[0] if sums else torch.zeros(3, len(query), 0)
+    if beside is not None and mean > 1:
+        beside = beside.reshape(count, mean, -1).mean(1)
+    output, size, start = sums[0] if sums else torch.zeros(3, count * each, 0)
     none = torch.zeros_like(output)
     whole = mass.clamp_min(torch.finfo(torch.float64).tiny)
     by_attention = attended.ranked(count)

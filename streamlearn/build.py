@@ -9,7 +9,15 @@ from torch import nn
 from streamlearn.blocks import ROW_MULTIPLE, block_rows_for
 from streamlearn.budget import Needs, needs_of, within
 from streamlearn.dense import DenseBlock, ParametricSoftmax, linear
-from streamlearn.encoders import PCA, Chain, Encoder, ModuleEncoder, PatchFeatures, Standardise
+from streamlearn.encoders import (
+    PCA,
+    Chain,
+    Encoder,
+    ModuleEncoder,
+    PatchFeatures,
+    Standardise,
+    Views,
+)
 from streamlearn.encoders.torchvision import backbone
 from streamlearn.errors import ConfigError
 from streamlearn.hardware import Hardware
@@ -140,12 +148,15 @@ def build_encoder(settings: LearnerSettings, hardware: Hardware) -> Encoder:
     if isinstance(chosen, StandardiseSettings):
         return Standardise(chosen.per, chosen.clip, chosen.constant)
     if isinstance(chosen, PCASettings):
-        return PCA(
+        components = PCA(
             chosen.width,
             whiten=chosen.whiten,
             floor=chosen.floor,
             standardise=chosen.standardise,
         )
+        if not chosen.has_views:
+            return components
+        return Views(components, shifts=chosen.shifts, stride=chosen.stride, mirror=chosen.mirror)
     components = PCA(chosen.width, whiten=chosen.whiten, floor=chosen.floor, standardise=True)
     if isinstance(chosen, PatchSettings):
         features: Encoder = PatchFeatures(
@@ -276,6 +287,7 @@ def _least_squares(
         discount=chosen.discount,
         gate=chosen.gate,
         statistics=torch.float64 if chosen.dtype == "float64" else wide,
+        averaged=True,  # as a network does with views
         dtype=wide,
         device=hardware.device,
         block_rows=min(block_rows_for(width, classes, wide), whole),

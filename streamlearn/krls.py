@@ -38,6 +38,9 @@ class LeastSquaresLayer(GrowingLayer):
         discount: in (0, 1], what all samples so far count for after each step.
         gate: the least share of a new key that no combination of the others spans.
         statistics: the dtype of the sums; keys and values have that of `options`.
+        averaged: whether samples come as queries (B, V, D) of V views each, over which the network
+            averages what this layer answers: then f(x) = mean_v g(q_v) is what is fitted, and the
+            first view may become a key. Otherwise each query is a sample.
         options: device, block_rows, tiers, notes as for `GrowingLayer`.
 
     Attributes:
@@ -60,6 +63,7 @@ class LeastSquaresLayer(GrowingLayer):
         discount: float = 1.0,
         gate: float = 1e-3,
         statistics: torch.dtype = torch.float32,
+        averaged: bool = False,
         **options: Any,
     ) -> None:
         if not regularisation > 0:
@@ -78,6 +82,7 @@ class LeastSquaresLayer(GrowingLayer):
             in_features, out_features, rbf(in_features, gamma), keys="plain", **options
         )
         self.gamma = gamma
+        self.averaged = averaged
         self.fresh: Tensor | None = None
         self.regularisation = regularisation
         self.gate = gate
@@ -160,10 +165,24 @@ class _Step:
     layer: LeastSquaresLayer
     growth: Growth
     coordinates: Tensor  # z (n, B)
-    own: Tensor  # (B', B), of those that may become keys
+    own: Tensor  # (B', B), of those that may become keys, with all
     targets: Tensor  # v (B, C)
     share: Tensor  # (B,)
     rows: Checked | None  # new keys
+    single: bool  # whether samples have one view
+
+
+def _samples(layer: LeastSquaresLayer) -> tuple[Tensor, Tensor]:
+    """Queries (B, V, D) in V views of each sample, and targets (B, C) for their mean output."""
+    queries, targets = [], []
+    for trace in layer.traces:
+        if trace.gradient is not None:
+            views = (-1, trace.each if layer.averaged else 1)
+            queries.append(trace.query.unflatten(0, views))
+            # What is averaged hands each of its parts a share of the gradient.
+            output = trace.output.unflatten(0, views).mean(1)
+            targets.append(output - trace.gradient.unflatten(0, views).sum(1))
+    return torch.cat(queries), torch.cat(targets)
 
 
 class RecursiveLeastSquares:
@@ -231,9 +250,7 @@ class RecursiveLeastSquares:
     def _prepared(
         self, layer: LeastSquaresLayer, notes: Mapping[str, Tensor], again: int, share: float
     ) -> _Step:
-        traces = [trace for trace in layer.traces if trace.gradient is not None]
-        query = torch.cat([trace.query for trace in traces])
-        targets = torch.cat([t.output - t.gradient for t in traces if t.gradient is not None])
+        query, targets = _samples(layer)
         new = len(query) - again
         if again and not share:
             query, targets = query[:new], targets[:new]
@@ -243,7 +260,9 @@ class RecursiveLeastSquares:
                 "the layers before, or look for such numbers in the data"
             )
         sums = layer.sums
-        coordinates = sums.coordinates(layer.similarity(query))
+        count, views = query.shape[:2]
+        near = layer.similarity(query.flatten(0, 1)).reshape(sums.count, count, views)
+        coordinates = sums.coordinates(near.mean(-1))
         largest = float(coordinates.abs().amax()) if len(coordinates) else 1.0
         added = len(targets) * max(largest, 1.0) * float(targets.abs().amax())
         if float(sums.moment.abs().amax()) + added > torch.finfo(sums.dtype).max / 2:
@@ -252,12 +271,18 @@ class RecursiveLeastSquares:
                 "scale targets down, or set least_squares.dtype=float64"
             )
         room = sums.limit - sums.count
-        # Novelty is wanted while there is room only.
-        own = layer.among(query[:new], query) if room else query.new_zeros(0, len(query))
-        growth = sums.growth(coordinates[:, :new], own[:, :new], layer.gate, room)
+        first = query[:, 0]
+        own = query.new_zeros(0, count)
+        single, alike = coordinates, own
+        if room:  # novelty is wanted while there is room only
+            both = layer.among(first[:new], query.flatten(0, 1)).reshape(new, count, views)
+            own, alike = both.mean(-1), both[..., 0]
+            # Keys are samples as they are, so it is these that span something or not.
+            single = coordinates if views == 1 else sums.coordinates(near[..., 0])
+        growth = sums.growth(single[:, :new], alike[:, :new], layer.gate, room)
         rows = None
         if len(growth.chosen):
-            key = query[growth.chosen.to(query.device)]
+            key = first[growth.chosen.to(query.device)]
             memory = layer.memory
             blank = key.new_zeros(len(key), layer.out_features)
             given = {
@@ -268,7 +293,7 @@ class RecursiveLeastSquares:
             rows = memory.check(Tuples(key, key.new_ones(len(key)), blank), self.steps + 1, given)
         counts = torch.ones(len(query), dtype=sums.dtype, device=query.device)
         counts[new:] = share
-        return _Step(layer, growth, coordinates, own, targets, counts, rows)
+        return _Step(layer, growth, coordinates, own, targets, counts, rows, views == 1)
 
     @torch.no_grad()
     def apply(self, prepared: list[_Step]) -> None:
@@ -283,7 +308,9 @@ class RecursiveLeastSquares:
             coordinates = sums.grow(one.growth, one.coordinates, one.own)
             if one.rows is not None:
                 layer.memory.append_checked(one.rows, born=self.steps)
-            sums.observe(coordinates, one.targets, one.share, len(one.growth.chosen))
+            # What keys span has all of a key that is seen as it is, but not its other views.
+            within = len(one.growth.chosen) if one.single else 0
+            sums.observe(coordinates, one.targets, one.share, within)
             layer.fresh = None
             place = self.layers.index(layer)
             self._since[place] += float(one.share.sum())

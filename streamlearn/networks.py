@@ -20,6 +20,8 @@ class ResNetMLP(nn.Module):
 
         e ← e + layer(RMSNorm(e))  for each hidden layer,  then  output(RMSNorm(e)).
 
+    Where a sample has several views, outputs are averaged over them.
+
     Args:
         hidden: modules D → D: growing layers, or any others.
         output: a module D → C.
@@ -33,8 +35,9 @@ class ResNetMLP(nn.Module):
         self.output = output
 
     def forward(self, features: Tensor) -> Tensor:
-        """Map features (B, D) to outputs (B, C)."""
+        """Map features (B, D), or (B, V, D) of V views each, to outputs (B, C)."""
         stream = features  # e (B, D)
         for layer in self.hidden:
             stream = stream + layer(rms_norm(stream))
-        return self.output(rms_norm(stream))  # type: ignore[no-any-return]
+        output: Tensor = self.output(rms_norm(stream))
+        return output if features.ndim < 3 else output.mean(-2)

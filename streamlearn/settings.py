@@ -151,6 +151,25 @@ class PCASettings(Settings):
     whiten: Whiten = 1.0
     floor: Floor = 0.01
     standardise: bool = Field(False, description="divide each feature by its deviation first")
+    shifts: int = Field(
+        0,
+        ge=0,
+        le=8,
+        description="images are also seen moved, so many times each way along each side, and "
+        "answers averaged over these views [moves]; more: answers change less when the image "
+        "moves; time rises with (2 shifts + 1)²",
+    )
+    stride: int = Field(
+        2, ge=1, description="how far a move goes [pixels]; more: views are less alike"
+    )
+    mirror: bool = Field(
+        False, description="images, and their moved views, are also seen flipped left to right"
+    )
+
+    @property
+    def has_views(self) -> bool:
+        """Whether an image is encoded more than once."""
+        return self.shifts > 0 or self.mirror
 
 
 class PatchSettings(Settings):
@@ -774,6 +793,7 @@ class LearnerSettings(Settings):
     @model_validator(mode="after")
     def _sections_fit(self) -> Self:
         kind = self.learner.kind
+        self._check_views()
         self._check_memory()
         self._check_hybrid()
         if kind not in NETWORK_KINDS:
@@ -810,6 +830,24 @@ class LearnerSettings(Settings):
                 "layers, which grow; set learner=growing, or network.layers=dense or mixed"
             )
         return self
+
+    def _check_views(self) -> None:
+        """Whether the network can average over views of an image."""
+        encoder = self.encoder
+        if not isinstance(encoder, PCASettings) or not encoder.has_views:
+            return
+        said = f"encoder.shifts={encoder.shifts}" if encoder.shifts else "encoder.mirror=true"
+        if not (self.solves() and self.network.kind == "mlp" and not self.network.hidden):
+            raise ValueError(
+                f"{said} gives several views of an image, over which only an output layer of "
+                "second order without hidden layers averages; set network.output=least-squares "
+                "network.hidden=0, or encoder.shifts=0 encoder.mirror=false"
+            )
+        if self.learner.kind != "growing" or self.learner.rehearsal:
+            raise ValueError(
+                f"{said} gives several views of an image, which are not stored to be learnt again; "
+                "set learner=growing learner.rehearsal=0, or encoder.shifts=0 encoder.mirror=false"
+            )
 
     def _check_hybrid(self) -> None:
         """Whether there is what a gate lets in and what AdamW trains."""

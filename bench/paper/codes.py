@@ -31,8 +31,9 @@ _ROWS = 512
 class Codes(NamedTuple):
     """A whole stream and what it is scored on, encoded.
 
-    train: (N, D) in the stream's order, over all epochs. sample: (N,) which sample each is.
-    test: (M, D). epoch: samples of an epoch. seconds: that encoding took, CPU seconds.
+    train: (N, D), or (N, V, D) in V views, in the stream's order, over all epochs. sample: (N,)
+    which sample each is. test: (M, D) or (M, V, D). epoch: samples of an epoch. seconds: that
+    encoding took, CPU seconds.
     """
 
     train: Tensor
@@ -47,7 +48,7 @@ class Codes(NamedTuple):
 
     def rows(self, codes: Tensor) -> Tensor:
         """Codes as a learner with the encoder `Ready` takes them: pixels in the image's shape."""
-        pixels = codes.shape[1] == math.prod(self.shape)
+        pixels = codes.ndim == 2 and codes.shape[1] == math.prod(self.shape)
         return codes.reshape(len(codes), *self.shape) if pixels else codes
 
 
@@ -61,11 +62,16 @@ class Ready(Encoder):
 
     def fit(self, features: Tensor) -> None:
         """Note the width."""
-        self.tensors = {"width": torch.tensor(features.flatten(1).shape[1])}
+        self.tensors = {"width": torch.tensor(_views(features).shape[-1])}
 
     def __call__(self, features: Tensor) -> Tensor:
         """The codes as they are."""
-        return features.flatten(1)
+        return _views(features)
+
+
+def _views(features: Tensor) -> Tensor:
+    """Codes (B, D) or (B, V, D); images are codes too."""
+    return features if features.ndim == 3 else features.flatten(1)
 
 
 def encoded(scenario: Scenario, scratch: Path) -> Codes:
@@ -132,7 +138,7 @@ def _encode(scenario: Scenario, folder: Path) -> None:
             with torch.no_grad():
                 codes = encoder.fit_encode(torch.cat(held), lambda: None)
             train = np.lib.format.open_memmap(
-                folder / "train.npy", "w+", np.float32, shape=(len(stream), codes.shape[1])
+                folder / "train.npy", "w+", np.float32, shape=(len(stream), *codes.shape[1:])
             )
         else:
             with torch.no_grad():
