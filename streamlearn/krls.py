@@ -177,11 +177,14 @@ def _samples(layer: LeastSquaresLayer) -> tuple[Tensor, Tensor]:
     queries, targets = [], []
     for trace in layer.traces:
         if trace.gradient is not None:
-            views = (-1, trace.each if layer.averaged else 1)
-            queries.append(trace.query.unflatten(0, views))
+            views = trace.each if layer.averaged else 1
+            query, output, gradient = (
+                rows.reshape(-1, views, rows.shape[-1])
+                for rows in (trace.query, trace.output, trace.gradient)
+            )
+            queries.append(query)
             # What is averaged hands each of its parts a share of the gradient.
-            output = trace.output.unflatten(0, views).mean(1)
-            targets.append(output - trace.gradient.unflatten(0, views).sum(1))
+            targets.append(output.mean(1) - gradient.sum(1))
     return torch.cat(queries), torch.cat(targets)
 
 

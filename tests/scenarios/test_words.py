@@ -30,6 +30,7 @@ def test_the_scenarios_that_are_promised_are_there() -> None:
         "shuttle-onepass",
         "fashion-onepass",
         "cifar10-bounded",
+        "cifar10-bounded-pixels",
         "cifar10-onepass",
         "cifar10-onepass-pixels",
         "split-cifar10",
