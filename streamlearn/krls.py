@@ -169,7 +169,6 @@ class _Step:
     targets: Tensor  # v (B, C)
     share: Tensor  # (B,)
     rows: Checked | None  # new keys
-    single: bool  # whether samples have one view
 
 
 def _samples(layer: LeastSquaresLayer) -> tuple[Tensor, Tensor]:
@@ -296,7 +295,7 @@ class RecursiveLeastSquares:
             rows = memory.check(Tuples(key, key.new_ones(len(key)), blank), self.steps + 1, given)
         counts = torch.ones(len(query), dtype=sums.dtype, device=query.device)
         counts[new:] = share
-        return _Step(layer, growth, coordinates, own, targets, counts, rows, views == 1)
+        return _Step(layer, growth, coordinates, own, targets, counts, rows)
 
     @torch.no_grad()
     def apply(self, prepared: list[_Step]) -> None:
@@ -311,9 +310,7 @@ class RecursiveLeastSquares:
             coordinates = sums.grow(one.growth, one.coordinates, one.own)
             if one.rows is not None:
                 layer.memory.append_checked(one.rows, born=self.steps)
-            # What keys span has all of a key that is seen as it is, but not its other views.
-            within = len(one.growth.chosen) if one.single else 0
-            sums.observe(coordinates, one.targets, one.share, within)
+            sums.observe(coordinates, one.targets, one.share, len(one.growth.chosen))
             layer.fresh = None
             place = self.layers.index(layer)
             self._since[place] += float(one.share.sum())
