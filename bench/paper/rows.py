@@ -22,7 +22,7 @@ class Row:
 
     name: unique in its group. group: the table it stands in. words: see above. axes: of the sweep;
     none where `settings_of` names the row whose settings are taken. trial_samples: learnt in a
-    trial. samples: learnt in a run; None for all. claim: test accuracy in percent that was claimed
+    trial. samples: learnt in a run; None for all. more: words of a run alone. claim: test accuracy in percent that was claimed
     for it, from `source`.
     """
 
@@ -32,6 +32,7 @@ class Row:
     axes: tuple[Axis, ...] = ()
     trial_samples: int = 10_000
     samples: int | None = None
+    more: str = ""
     settings_of: str | None = None
     claim: float | None = None
     source: str = ""
@@ -364,7 +365,7 @@ def _classical(features: str) -> list[Row]:
                 ("learner.normalise=false",),
             ),
             trial_samples=5000,
-            samples=10_000,
+            more="learner.limit=50000",
             claim=42.3 if raw else None,
             source=PAPER if raw else "",
         ),

@@ -78,6 +78,8 @@ def run_words(key: str, rows: dict[str, Row], trials: Sequence[Record]) -> tuple
         words = chosen_words(row.settings_of, other, trials)
         if words is not None:
             words = with_words(words, " ".join(row.words))
+    if words is not None:
+        words = with_words(words, row.more)
     if words is None or row.samples is None:
         return words
     return with_words(words, f"data.limit={row.samples}")

@@ -6,7 +6,7 @@ from torch import Tensor
 from streamlearn.errors import ConfigError
 from streamlearn.losses import Loss
 from streamlearn.memory import Memory, Tuples
-from streamlearn.solving import solve_positive
+from streamlearn.solving import solve_by_rows
 from streamlearn.state import StateTree
 
 from .distances import gaussian, median_distance
@@ -37,7 +37,8 @@ class KernelModel(RefittedModel):
         scale: a factor of that median.
         bias: whether there is a b.
         first: samples at the first solution.
-        limit: the most samples; a solution takes 8 limit² bytes for a while.
+        limit: the most samples; a solution takes 4 limit² bytes for a while, three to
+            six times that where λ is too small for float32 to factor.
     """
 
     def __init__(
@@ -90,10 +91,12 @@ class KernelModel(RefittedModel):
     def solve(self) -> dict[str, Tensor]:
         """`alpha` (n, C) and `constant` (C,)."""
         keys, signs = self._columns()
-        matrix = gaussian(keys, keys, self.bandwidth)  # (n, n)
-        matrix.diagonal().add_(self.regularisation)
         ones = torch.ones(len(keys), 1, dtype=torch.float64, device=self.device)
-        solved = solve_positive(matrix, torch.cat([signs, ones], 1), self.regularisation)
+        solved = solve_by_rows(
+            lambda start, stop: gaussian(keys[start:stop], keys, self.bandwidth),
+            torch.cat([signs, ones], 1),
+            self.regularisation,
+        )
         alpha, share = solved[:, :-1], solved[:, -1:]  # ν (n, C), η (n, 1)
         constant = alpha.sum(0) / share.sum() if self.bias else torch.zeros_like(alpha[0])
         return {"alpha": (alpha - share * constant).contiguous(), "constant": constant}

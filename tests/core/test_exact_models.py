@@ -21,7 +21,7 @@ from streamlearn.models import (
     Model,
     RidgeModel,
 )
-from streamlearn.solving import solve_positive
+from streamlearn.solving import solve_by_rows, solve_positive
 
 from .making import arrays, randn
 
@@ -232,3 +232,22 @@ def test_an_indefinite_matrix_is_solved_with_its_eigenvalues_raised() -> None:
     found = solve_positive(matrix, right, 0.5)
     wanted = vectors @ torch.diag(1 / values.clamp_min(0.5)) @ vectors.T @ right
     torch.testing.assert_close(found, wanted)
+
+
+@pytest.mark.parametrize("shift", [0.1, 1e-3, 1e-7])
+def test_solving_by_rows_is_solving_the_whole(shift: float) -> None:
+    points = randn(1500, 3)
+    kernel = (-0.5 * torch.cdist(points, points).square()).exp()
+    right = randn(1500, 2, seed=1)
+    asked = []
+
+    def rows(start: int, stop: int) -> torch.Tensor:
+        asked.append((start, stop))
+        return kernel[start:stop].clone()
+
+    found = solve_by_rows(rows, right, shift)
+    assert float((kernel @ found + shift * found - right).norm()) < 1e-6 * float(right.norm())
+    assert max(stop - start for start, stop in asked) <= 1024
+    whole = kernel + shift * torch.eye(1500, dtype=torch.float64)
+    wanted = solve_positive(whole, right, shift)
+    assert float((found - wanted).norm()) < 1e-5 * float(wanted.norm())
