@@ -22,8 +22,8 @@ class Row:
 
     name: unique in its group. group: the table it stands in. words: see above. axes: of the sweep;
     none where `settings_of` names the row whose settings are taken. trial_samples: learnt in a
-    trial. samples: learnt in a run; None for all. more: words of a run alone. claim: test accuracy in percent that was claimed
-    for it, from `source`.
+    trial. samples: learnt in a run; None for all. more: words of a run alone. claim: test accuracy
+    in percent that was claimed for it, from `source`.
     """
 
     name: str
