@@ -69,6 +69,29 @@ def _ring(*more: str) -> list[Row]:
     ]
 
 
+def _policies(*more: str) -> list[Row]:
+    """Other tuples than the newest, where layers learn by the paper's rule alone."""
+    names = {"newest": "first tuples", "balanced": "balanced by class",
+             "least": "least go", "merge": "merged"}  # fmt: skip
+    return [
+        Row(f"{title}, {rows} of each layer", title,
+            (f"memory.rows={rows}", f"memory.policy={policy}", *more))
+        for policy, title in names.items()
+        for rows in (6250, 19000)
+    ]  # fmt: skip
+
+
+def _gated(*gates: float) -> list[Row]:
+    """A gate on the nearest key: what it refuses is added there, or stored values are trained."""
+    trained = ("optimizer.train=values", "optimizer.lr=0.0003")
+    return [
+        *(Row(f"gate {gate:g}, the others added to the nearest", "gate",
+              (f"layer.gate={gate:g}", "layer.refused=nearest")) for gate in gates),
+        *(Row(f"gate {gate:g}, values trained by AdamW", "hybrid",
+              (f"layer.gate={gate:g}", *trained)) for gate in gates[-1:]),
+    ]  # fmt: skip
+
+
 def _ridge(penalty: float) -> Row:
     return Row("streaming ridge", "ridge", ("learner=ridge", f"learner.regularisation={penalty:g}"))
 
@@ -106,13 +129,15 @@ _SPLIT = ("layer.lr_value_hidden=0.25", "learner.adjust=none", "learner.rehearsa
 _PLAIN = ("learner.adjust=none", "learner.rehearsal=0")
 GROUPS: dict[str, tuple[str, list[Row]]] = {
     "pixels": ("cifar10-onepass-pixels",
-               [FULL, *_alone(2.0), *_views(), *_over(*_SHUFFLED), *_ring(), _ridge(100)]),
+               [FULL, *_alone(2.0), *_views(), *_over(*_SHUFFLED), *_ring(), *_policies(),
+                *_gated(18, 19), _ridge(100)]),
     "patches": ("cifar10-onepass",
-                [FULL, *_alone(1.5), *_over(*_SHUFFLED), *_ring(), _ridge(30)]),
-    "fashion": ("fashion-onepass", [FULL, *_alone(1.5), *_ring(), _ridge(100)]),
+                [FULL, *_alone(1.5), *_over(*_SHUFFLED), *_ring(), *_policies(), *_gated(18, 19),
+                 _ridge(30)]),
+    "fashion": ("fashion-onepass", [FULL, *_alone(1.5), *_ring(), *_policies(), *_gated(10, 14), _ridge(100)]),
     "split-pixels": ("split-cifar10-pixels",
                      [FULL, *_alone(2.0, *_PLAIN), *_views(*_PLAIN)[1:], *_rehearsed(*_SPLIT),
-                      _ridge(100)]),
+                      *_ring(), *_policies(), _ridge(100)]),
     "split-patches": ("split-cifar10",
                       [FULL, *_alone(1.5, *_PLAIN), *_rehearsed(*_SPLIT), _ridge(30)]),
 }  # fmt: skip
