@@ -250,7 +250,8 @@ Fashion-MNIST is the original. MiB count all that predicting and going on with l
 encoder, tuples, sums, in float32 here. "Second order" is `network.output=least-squares`; CPU
 seconds are those of learning without encoding, on a machine with other work, so a scale. The rate
 of hidden layers under second order was chosen on 4,000 of the test images, on patches, in runs of
-10,000 samples, so figures over hidden layers flatter a little.
+10,000 samples, so figures over hidden layers flatter a little; so do those with views, whose
+number, κ and λ are the best of a dozen tries by test accuracy with 1,400 keys.
 """
 
 
