@@ -135,6 +135,22 @@ def test_newest_lets_none_in_once_there_is_no_room() -> None:
             }
 
 
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"layer": {"kind": "softmax", "gate": 0.1}},
+            r"layer\.gate do not go together, for that lets in tuples of",
+        ),
+        ({"optimizer": {"train": "values"}}, r"train=values .* changes which tuples count"),
+    ],
+)
+def test_a_policy_is_refused_with_the_reason(sections: Any, message: str) -> None:
+    memory = {"rows": 50, "policy": "newest"}
+    with pytest.raises(ConfigError, match=rf"policy=newest and .*{message}.*policy=oldest"):
+        learner(memory=memory, **sections)
+
+
 def filled(decay: float = 0.0, momentum: float = 0.0) -> WeightedSoftmax:
     start = torch.Generator().manual_seed(0)
     layer = WeightedSoftmax(6, 3, dtype=torch.float64, block_rows=512, generator=start)
