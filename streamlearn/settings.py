@@ -955,9 +955,13 @@ class LearnerSettings(Settings):
         gated = getattr(self.layer, "gate", None) is not None
         if gated or self.optimizer.train != "none":
             what = "layer.gate" if gated else f"optimizer.train={self.optimizer.train}"
+            why = (
+                "lets in tuples of some samples only"
+                if gated
+                else "changes which tuples count for least"
+            )
             raise ValueError(
-                f"{said} and {what} do not go together: which tuples count for least would change "
-                "under it; set memory.policy=oldest"
+                f"{said} and {what} do not go together, for that {why}; set memory.policy=oldest"
             )
         if memory.policy == "merge" and (self.optimizer.momentum or self.layer.kind == "linear"):
             what = f"optimizer.momentum={self.optimizer.momentum:g}"

@@ -34,6 +34,8 @@ __all__ = [
 ]
 
 _CUT = "…"
+_EXACT = 2.0**53
+"""Whole numbers below it are written without a point, larger ones with an exponent."""
 
 
 def thumbnail_notes(
@@ -69,6 +71,10 @@ def of_samples(features: Tensor, room: int) -> Tensor:
     """
     if is_picture(features.shape[1:]):
         return of_pictures(features, room)
+    if features.dtype == torch.bfloat16:  # which numpy does not know
+        features = features.to(torch.float32)
+    elif features.dtype == torch.bool:
+        features = features.to(torch.uint8)
     return of_texts([_numbers_text(row, room) for row in features.cpu().numpy()], room)
 
 
@@ -136,7 +142,7 @@ def _numbers_text(numbers: NDArray[Any], room: int) -> bytes:
         if isinstance(value, list):
             return [shortest(one) for one in value]
         number = float(value)
-        return int(number) if number.is_integer() else number
+        return int(number) if number.is_integer() and abs(number) < _EXACT else number
 
     return _cut(json.dumps(shortest(numbers.astype(str).tolist())), room)
 

@@ -71,6 +71,17 @@ def over(folder: Path, name: str, room: str) -> list[str]:
             f"run.name={name}", f"memory.thumbnails={room}"]  # fmt: skip
 
 
+def test_contributions_sum_to_an_answer_that_is_averaged_over_views(
+    folder: Path, call: Call
+) -> None:
+    views = ["encoder=pca", "encoder.shifts=1", "encoder.mirror=true", "network.hidden=0",
+             "network.output=least-squares"]  # fmt: skip
+    learn(*over(folder, "views", "none"), *views)
+    told = facts(call, folder.parent / "runs" / "views", "--sample", 3)
+    assert told["sums"] is True
+    assert told["off"] < told["tolerance"]
+
+
 def cover(run: Path) -> None:
     """Each live tuple of a run has the thumbnail of its sample, and no other sample has one."""
     learner = restored(run)[2]

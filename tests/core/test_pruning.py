@@ -18,7 +18,7 @@ from streamlearn.pruning import faded, merge, near, prune
 from streamlearn.retrieval import Forgetting
 
 from .making import randn
-from .test_learner import blobs, content, feed, learner
+from .test_learner import blobs, content, feed, growth_of, learner
 
 F64 = torch.float64
 REHEARSALS: tuple[dict[str, Any], ...] = (
@@ -133,6 +133,34 @@ def test_newest_lets_none_in_once_there_is_no_room() -> None:
             assert {k: v.tobytes() for k, v in block.items()} == {
                 k: v.tobytes() for k, v in other.items()
             }
+
+
+def test_newest_keeps_the_first_of_a_step_and_of_rows_that_are_to_be_fewer() -> None:
+    features, targets = blobs(120)
+    model = learner(memory={"rows": 19, "policy": "newest"}, network={"hidden": 1})
+    feed(model, features, targets)
+    for memory in model.memories().values():
+        found = memory.gather(torch.arange(16, len(memory)), ("sample",))["sample"]
+        assert found.tolist() == [0, 1, 2]  # of the eight of the first step
+    eviction = growth_of(model).eviction
+    assert eviction is not None
+    assert eviction.staying(18, 100).tolist() == list(range(18))
+
+
+@pytest.mark.parametrize(
+    ("sections", "message"),
+    [
+        (
+            {"layer": {"kind": "softmax", "gate": 0.1}},
+            r"layer\.gate do not go together, for that lets in tuples of",
+        ),
+        ({"optimizer": {"train": "values"}}, r"train=values .* changes which tuples count"),
+    ],
+)
+def test_a_policy_is_refused_with_the_reason(sections: Any, message: str) -> None:
+    memory = {"rows": 50, "policy": "newest"}
+    with pytest.raises(ConfigError, match=rf"policy=newest and .*{message}.*policy=oldest"):
+        learner(memory=memory, **sections)
 
 
 def filled(decay: float = 0.0, momentum: float = 0.0) -> WeightedSoftmax:

@@ -142,6 +142,20 @@ def test_numbers_come_back_to_the_bit() -> None:
     assert as_text(of_samples(torch.arange(3.0)[None], 64)[0]) == "[0, 1, 2]"
 
 
+@pytest.mark.parametrize(
+    ("numbers", "text"),
+    [
+        (torch.tensor([[True, False]]), "[1, 0]"),
+        (torch.tensor([[1.5, -2.0]], dtype=torch.bfloat16), "[1.5, -2]"),
+        (torch.tensor([[0.1, 2.0]], dtype=torch.float16), "[0.1, 2]"),
+        (torch.tensor([[300, -1]]), "[300, -1]"),
+        (torch.tensor([[1e30, 2.0**52]], dtype=torch.float64), "[1e+30, 4503599627370496]"),
+    ],
+)
+def test_numbers_of_any_type_are_kept_in_few_digits(numbers: Tensor, text: str) -> None:
+    assert as_text(of_samples(numbers, 64)[0]) == text
+
+
 @given(st.integers(64, 4096), st.sampled_from([1, 3]), st.integers(1, 300), st.integers(1, 300))
 def test_a_picture_fits_its_room(room: int, channels: int, height: int, width: int) -> None:
     shape = picture_shape((channels, height, width), room)

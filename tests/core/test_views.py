@@ -45,6 +45,8 @@ def test_each_view_is_the_code_of_the_image_moved_and_mirrored_by_hand() -> None
         moved = some[:, :, rows][..., columns]
         torch.testing.assert_close(codes[:, 2 * place], views.encoder(moved))
     assert len(set(views.moves)) == 9
+    mean = views.encoder.state_dict()["mean"].reshape(3, 9, 8)  # of mirror images too
+    torch.testing.assert_close(mean, mean.flip(-1))
 
 
 def test_over_views_it_is_ridge_regression_on_averaged_kernels() -> None:
@@ -76,6 +78,23 @@ def test_over_views_it_is_ridge_regression_on_averaged_kernels() -> None:
     # And each key's contribution to an answer is the mean over the views.
     found = attribute(layer, x[:7].flatten(0, 1), each=views, averaged=True)
     torch.testing.assert_close(found.output, network(given[:7]), rtol=0, atol=1e-10)
+
+
+def test_keys_that_come_step_by_step_are_samples_as_they_are() -> None:
+    given, y = rms_norm(randn(48, 5, 4)), randn(48, 2, seed=1)
+    layer = LeastSquaresLayer(
+        4, 2, 20, gamma=1.5, averaged=True, dtype=torch.float64, statistics=torch.float64
+    )
+    network, solver = ResNetMLP([], layer), RecursiveLeastSquares([layer])
+    for start in range(0, 48, 6):
+        rows = slice(start, start + 6)
+        solver.zero_grad()
+        (0.5 * (network(given[rows]) - y[rows]).square().sum()).backward()
+        solver.step()
+    keys = layer.memory.gather(torch.arange(20), ("key",))["key"]
+    factor = layer.sums.factor.tril()
+    torch.testing.assert_close(factor @ factor.mT, layer.among(keys, keys))
+    assert layer.sums.outside == layer.sums.weight == 48  # other views leave what keys span
 
 
 def test_an_image_and_its_mirror_image_are_answered_alike() -> None:
