@@ -131,8 +131,10 @@ class KeptItems:
             return self._source.item(sample, held_out=held_out)
         except (StreamlearnError, OSError) as error:
             found = None if held_out else self._item(sample)
-            if found is None:
+            if found is None and (held_out or not self._kept):
                 raise
+            if found is None:
+                raise ConfigError(f"no stored tuple keeps sample {sample}, and {error}") from error
             self._gone(error)
             return found
 

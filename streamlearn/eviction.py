@@ -53,11 +53,11 @@ class Plan(NamedTuple):
 class Eviction:
     """The most samples whose tuples memories keep, and which go when new ones come.
 
-    newest: the new ones, so that what layers answer changes no more once they are full. balanced:
-    those of the classes that have most, new ones counted, of each the oldest. least: those of the
-    least c(n)·‖ṽ‖ in the last of the memories. merge: those that are missed least once they are
-    projected on their nearest ones, see `merging`. Samples of the same step go in the order of
-    their rows; rows without tuples are taken first.
+    newest: the new ones, so that layers change no more once they are full, but by rehearsal.
+    balanced: those of the classes that have most, new ones counted, of each the oldest. least:
+    those of the least c(n)·‖ṽ‖ in the last of the memories. merge: those that are missed least once
+    they are projected on their nearest ones, see `merging`. Samples of the same step go in the
+    order of their rows; rows without tuples are taken first.
 
     Args:
         memories: in the order of the forward pass, with their starting rows, which stay and count;
