@@ -722,9 +722,9 @@ class MemorySettings(Settings):
     policy: Literal["oldest", "newest", "balanced", "least", "merge"] = Field(
         "oldest",
         description="whose tuples go once there is no room: the oldest samples'; the newest, so "
-        "that none come in and layers stay as they are, unless rehearsed; those of the classes that "
-        "have most, of each the oldest; those that count for least; or those that are missed least "
-        "once they are merged into their nearest ones",
+        "that none come in and layers stay as they are, unless rehearsed; those of the classes "
+        "that have most, of each the oldest; those that count for least; or those that are missed "
+        "least once they are merged into their nearest ones",
     )
     keys: Literal["plain", "int8"] = Field(
         "plain",
