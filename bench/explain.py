@@ -72,7 +72,9 @@ def measure(run: str, words: list[str], samples: int) -> tuple[dict[str, float],
         layers = {n: m for n, m in network.named_modules() if n in seen.queries}
         for name, layer in layers.items():
             assert isinstance(layer, Attributable)
-            found = attribute(layer, seen.queries[name], top=FIRST)
+            query = seen.queries[name]
+            each = len(query) // len(rows.targets)
+            found = attribute(layer, query, top=FIRST, each=each, averaged=layer is network.output)
             groups = labels[found.attended.sample.clamp_min(0).cpu()]
             known = found.attended.sample.cpu() >= 0
             share = purity(found.attended, torch.where(known, groups, -1), rows.targets)
