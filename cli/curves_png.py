@@ -1,17 +1,16 @@
 """Learning curves as a PNG picture, drawn by matplotlib, which is needed for nothing else."""
 
 import io
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from streamlearn.errors import ConfigError
 from streamlearn.scenarios.compare import LearnerResult
 from streamlearn.scenarios.metrics import METRICS
 from streamlearn.storage import files
 
 from .format import clean, size
+from .output_file import check_output_file, need_matplotlib
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -27,22 +26,8 @@ def check_picture(path: Path) -> None:
     Raises:
         ConfigError: no PNG, no such folder, or matplotlib is missing.
     """
-    if path.suffix.lower() != ".png":
-        raise ConfigError(f"--png {str(path)!r} is no PNG file; give a name that ends in .png")
-    if path.is_dir() or not path.absolute().parent.is_dir():
-        what = "is a folder" if path.is_dir() else "lies in a folder that is not there"
-        raise ConfigError(f"--png {str(path)!r} {what}; name a file in a folder that there is")
-    if not os.access(path.absolute().parent, os.W_OK):
-        raise ConfigError(
-            f"--png {str(path)!r} lies in a folder that you may not write to; choose another"
-        )
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            f"--png {str(path)!r} needs matplotlib, which is not installed: "
-            "pip install 'streamlearn[plot]'"
-        ) from None
+    check_output_file(path, "--png", (".png",))
+    need_matplotlib(f"--png {str(path)!r}")
 
 
 def write_picture(path: Path, results: Sequence[LearnerResult], title: str, window: int) -> None:

@@ -2,17 +2,15 @@
 
 import dataclasses
 import math
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from streamlearn.errors import ConfigError
-
 from .format import MISSING, clean, count, number, percent, shortened
 from .json_lines import to_json
 from .output import Output
+from .output_file import check_output_file, need_matplotlib
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -48,7 +46,9 @@ def explain(
         1 if contributions do not sum to the answer, else 0.
     """
     if to is not None:
-        _check_file(to)
+        check_output_file(to, kinds=(".html", ".png"))
+        if to.suffix.lower() == ".png":
+            need_matplotlib(f"-o {str(to)!r}", ", or write .html")
     from streamlearn.scenarios.explain import explain as find
 
     told = find(path, asked, words, top=top)
@@ -76,32 +76,6 @@ def facts_of(told: "Explanation") -> dict[str, Any]:
     for name in ("pictures", "picture"):
         del facts[name]
     return facts
-
-
-def _check_file(path: Path) -> None:
-    """Refuse a file that could not be written, before anything is read.
-
-    Raises:
-        ConfigError: another kind of file, no such folder, or matplotlib is missing.
-    """
-    said = f"-o {str(path)!r}"
-    kind = path.suffix.lower()
-    if kind not in (".html", ".png"):
-        raise ConfigError(f"{said} is no kind of file that can be written; end it in .html or .png")
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir():
-        what = "is a folder" if path.is_dir() else "lies in a folder that is not there"
-        raise ConfigError(f"{said} {what}; name a file in a folder that there is")
-    if not os.access(folder, os.W_OK):
-        raise ConfigError(f"{said} lies in a folder that you may not write to; choose another")
-    if kind == ".png":
-        try:
-            import matplotlib  # noqa: F401
-        except ImportError:
-            raise ConfigError(
-                f"{said} needs matplotlib, which is not installed: pip install 'streamlearn[plot]',"
-                " or write .html"
-            ) from None
 
 
 # -- lines -----------------------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """`plot`: one chart of runs as a PNG or SVG file."""
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -10,6 +9,7 @@ from streamlearn.storage import RunPath, files, find_run
 from .chart_names import CHARTS
 from .figures import MOST_CLASSES, draw, names_of
 from .output import Output
+from .output_file import check_output_file, need_matplotlib
 from .report_charts import picture
 from .report_facts import facts_of
 
@@ -40,7 +40,8 @@ def plot_runs(runs: Sequence[str], chart: str, to: Path, output: Output) -> None
         raise ConfigError(
             f"chart {chart!r} is unknown; end the command with one of {', '.join(CHARTS)}"
         )
-    _check_file(to)
+    check_output_file(to, kinds=_KINDS)
+    need_matplotlib("plot")
     paths: list[RunPath] = [find_run(run) for run in runs]
     facts = [facts_of(path) for path in paths]
     drawing = draw(chart, facts, names_of(facts))
@@ -49,21 +50,3 @@ def plot_runs(runs: Sequence[str], chart: str, to: Path, output: Output) -> None
         raise ConfigError(f"nothing to draw for {chart!r}: no run given has {needs}")
     files.write_whole(to.absolute(), picture(drawing, to.suffix.lower().lstrip(".")))
     output.line(f"{chart}  {to}")
-
-
-def _check_file(path: Path) -> None:
-    """Refuse a file that could not be written, before runs are read."""
-    if path.suffix.lower() not in _KINDS:
-        raise ConfigError(f"-o {str(path)!r} is no picture; give a name that ends in .png or .svg")
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(
-            f"-o {str(path)!r} cannot be written there; name a file in a folder that there is and "
-            "that you may write to"
-        )
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "plot needs matplotlib, which is not installed: pip install 'streamlearn[plot]'"
-        ) from None

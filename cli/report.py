@@ -1,7 +1,6 @@
 """`report`: one page of HTML about one or several runs, that needs nothing else."""
 
 import html
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from .describe import CONTINUAL, FORMULAS
 from .figures import draw, names_of
 from .format import MISSING, count, duration, figure, number, percent, rate, size
 from .output import Output
+from .output_file import check_output_file, need_matplotlib
 from .report_charts import svg
 from .report_explained import EXPLAINED_STYLE, explanations
 from .report_facts import RunFacts, facts_of, settings_lines
@@ -40,20 +40,8 @@ def check_page(path: Path) -> None:
     Raises:
         ConfigError: no .html, no such folder, or matplotlib is missing.
     """
-    if path.suffix.lower() not in (".html", ".htm"):
-        raise ConfigError(f"-o {str(path)!r} is no HTML file; give a name that ends in .html")
-    folder = path.absolute().parent
-    if path.is_dir() or not folder.is_dir() or not os.access(folder, os.W_OK):
-        raise ConfigError(
-            f"-o {str(path)!r} cannot be written there; name a file in a folder that there is and "
-            "that you may write to"
-        )
-    try:
-        import matplotlib  # noqa: F401
-    except ImportError:
-        raise ConfigError(
-            "report needs matplotlib, which is not installed: pip install 'streamlearn[plot]'"
-        ) from None
+    check_output_file(path, kinds=(".html", ".htm"))
+    need_matplotlib("report")
 
 
 def report(paths: Sequence[RunPath], page: Path, output: Output, explained: int = 4) -> None:

@@ -35,6 +35,7 @@ from .json_lines import to_json
 from .learn import Options
 from .live import can_draw
 from .output import Output, output_code
+from .output_file import check_output_file
 from .signals import StopSignals
 from .tables import LiveView, columns_of_screen, lines_of, note, progress_line, table
 
@@ -70,7 +71,7 @@ def sweep(words: Sequence[str], choices: Choices, options: Options) -> int:
     if choices.metric is not None:
         metric_named(choices.metric)
     if choices.csv_file is not None:
-        _check_csv(choices.csv_file)
+        check_output_file(choices.csv_file, "--csv")
     if len(words) == 1 and "=" not in words[0]:
         if choices.folder is not None or choices.retry or choices.jobs != 1:
             raise ConfigError(
@@ -379,20 +380,6 @@ def _short(keys: Sequence[str]) -> dict[str, str]:
     return {
         key: name if last.count(name) == 1 else key for key, name in zip(keys, last, strict=True)
     }
-
-
-def _check_csv(path: Path) -> None:
-    """Refuse a file that could not be written, before anything is run.
-
-    Raises:
-        ConfigError: there is no such folder, or it may not be written to.
-    """
-    parent = path.absolute().parent
-    if path.is_dir() or not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise ConfigError(
-            f"--csv {str(path)!r} cannot be written there; name a file in a folder of your own "
-            "that there is"
-        )
 
 
 def _write_csv(path: Path, found: Sweep, rows: Sequence[Row]) -> None:

@@ -139,8 +139,8 @@ def test_a_run_of_an_older_version(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["turns", "-o", "{tmp}/a.txt"], "no HTML file; give a name that ends in .html"),
-        (["turns", "-o", "{tmp}/no/a.html"], "cannot be written there"),
+        (["turns", "-o", "{tmp}/a.txt"], "give a name that ends in .html"),
+        (["turns", "-o", "{tmp}/no/a.html"], "lies in a folder that is not there"),
         (["turns", "numbers", "-o", "{tmp}/a.html"], "ask for them apart"),
         (["gone", "-o", "{tmp}/a.html"], "there is no run"),
     ],
@@ -184,7 +184,7 @@ def test_every_chart_of_several_runs_becomes_a_file(
     [
         (["turns", "acuracy"], "chart 'acuracy' is unknown; end the command with one of quality"),
         (["turns", "tuples", "-o", "{tmp}/a.pdf"], "give a name that ends in .png or .svg"),
-        (["turns", "tuples", "-o", "{tmp}/no/a.png"], "cannot be written there"),
+        (["turns", "tuples", "-o", "{tmp}/no/a.png"], "lies in a folder that is not there"),
         (["mixed", "accuracy-matrix", "-o", "{tmp}/a.png"], "no run given has accuracies of exp"),
         (["numbers", "confusion", "-o", "{tmp}/a.png"], "no run given has classes, 60 at most"),
         (["turns", "numbers", "quality", "-o", "{tmp}/a.png"], "which no one curve can show"),
