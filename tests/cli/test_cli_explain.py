@@ -232,7 +232,7 @@ def test_a_dense_output_has_no_attribution_and_its_hidden_layers_attend(
         (("--file", __file__), "is no sample of this run; give --file an image or a .json file"),
         (("--row", "[1, 2"), "--row is no list of numbers"),
         (("--row", "[1, 2]"), "has shape [2] but samples of this run have [3, 6, 6]"),
-        (("--sample", "1", "-o", "it.pdf"), "end it in .html or .png"),
+        (("--sample", "1", "-o", "it.pdf"), "ends in .html or .png"),
         (("--sample", "1", "-o", "no/it.html"), "lies in a folder that is not there"),
     ],
 )
