@@ -128,7 +128,8 @@ def write_run(tmp_path: Path) -> Callable[..., Path]:
 def environment() -> dict[str, str]:
     """An environment in which a child finds the package wherever it lies."""
     root = Path(streamlearn.__file__).parent.parent
-    kept = {key: value for key, value in os.environ.items() if key not in ("NO_COLOR", "COLUMNS")}
+    others = ("NO_COLOR", "COLUMNS", "LINES")  # readline sets the last two where a test imports it
+    kept = {key: value for key, value in os.environ.items() if key not in others}
     path = os.pathsep.join(filter(None, [str(root), kept.get("PYTHONPATH", "")]))
     return kept | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
 
