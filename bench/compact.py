@@ -1,4 +1,4 @@
-"""Accuracy, bytes and speed of float32, bfloat16 and int8 keys: docs/results/compact.md.
+"""Accuracy, bytes and speed of float32, bfloat16, int8 and narrower keys: docs/results/compact.md.
 
     python -m bench.compact run --data FOLDER --scratch FOLDER [--limit N] [--only ROW…]
     python -m bench.compact write
@@ -26,23 +26,31 @@ MIB = 2**20
 
 
 class Row(NamedTuple):
-    """A way to keep tuples: the dtype of values and of arithmetic, and how keys are kept."""
+    """A way to keep tuples: the dtype of values and of arithmetic, and how keys are kept.
+
+    width: of codes, and so of keys; None: the scenario's.
+    """
 
     dtype: str
     keys: str
+    width: int | None = None
 
     @property
     def name(self) -> str:
         """In words."""
-        return f"{self.dtype}, int8 keys" if self.keys == "int8" else self.dtype
+        name = f"{self.dtype}, int8 keys" if self.keys == "int8" else self.dtype
+        return name if self.width is None else f"{name}, {self.width} wide"
 
 
-ROWS = [Row("float32", "plain"), Row("bfloat16", "plain"),
-        Row("float32", "int8"), Row("bfloat16", "int8")]  # fmt: skip
+ROWS = [
+    *(Row(dtype, keys) for keys in ("plain", "int8") for dtype in ("float32", "bfloat16")),
+    *(Row("float32", keys, width) for width in (128, 64) for keys in ("plain", "int8")),
+]
 
 
 def _words(row: Row, limit: int) -> list[str]:
     words = [f"scenario={SCENARIO}", f"learner.dtype={row.dtype}", f"memory.keys={row.keys}"]
+    words += [] if row.width is None else [f"encoder.width={row.width}"]
     return [*words, f"data.limit={limit}"] if limit else words
 
 
@@ -77,14 +85,14 @@ def table(limit: int) -> str:
     return "\n".join(lines)
 
 
-_HEAD = """# int8 keys against float32 and bfloat16
+_HEAD = """# int8 and narrower keys against float32 and bfloat16
 
 Made by `python -m bench.compact`: `scenario={scenario}`, one seed, the same stream for all, one
 thread, scored on the 10,000 test images. CIFAR-10 here is a copy whose images were re-encoded as
 JPEG. {hardware}. The dtype is that of values and of arithmetic. Speed is in CPU seconds of learning
 without encoding, for the machine had other work. Where a CPU has no bfloat16 units, its bfloat16
 GEMMs are slow, and int8 keys in front of float32 arithmetic are the way to short keys. The bytes of
-tuples count their values and notes too.
+tuples count their values and notes too. Keys are 256 wide unless a row says otherwise.
 """
 
 
